@@ -21,8 +21,8 @@ from largebatch.store_urls import parts_of
 _RETRY_S = 60
 _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
-PART = 16 * 2**20
-"""Bytes of the parts in which a larger file is uploaded."""
+_PART, _PARTS = 16 * 2**20, 12
+"""Bytes of the parts in which a larger file is uploaded, and how many are uploaded at a time."""
 _LONGEST_REASON = 300  # characters of a message
 _SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
@@ -192,14 +192,12 @@ class Bucket:
                     file.write(piece)
             partial.replace(path)
 
-    def write(self, name: str, content: bytes | Path, parts: int = 12) -> Version:
+    def write(self, name: str, content: bytes | Path) -> Version:
         """Create or replace an object atomically, from bytes or a file; return its version.
 
         Args:
             name: The object.
             content: Its content.
-            parts: Number of parts of `PART` bytes that are uploaded at a time, each with its own
-                limit of time.
 
         Raises:
             FileNotFoundError: The file does not exist.
@@ -209,7 +207,7 @@ class Bucket:
             os.stat(content)
         with _one_line_errors(f"{self.url}/{name}"):
             return Version.of(
-                self._store.put(name, content, chunk_size=PART, max_concurrency=parts)
+                self._store.put(name, content, chunk_size=_PART, max_concurrency=_PARTS)
             )
 
     def swap(self, name: str, content: bytes, expected: Version | None) -> Version | None:

@@ -1,10 +1,12 @@
-"""Prepare ImageNet from its tars or extracted images, or convert images to another form.
+"""Prepare ImageNet or any other labelled images for training, once, and verify the result.
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
     python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
-    python scripts/prepare_imagenet.py --from parquet:DIR --to arrayrecord --out DIR
+    python scripts/prepare_imagenet.py --from parquet:gs://BUCKET/imagenet --out DIR
+    python scripts/prepare_imagenet.py --verify --out DIR
 
-After an interruption, the same command continues. Manual: docs/imagenet.md and data.md.
+Writes ArrayRecord shards with the metadata of TensorFlow Datasets. After an interruption, the same
+command continues. Manual: docs/imagenet.md.
 """
 
 import argparse
@@ -13,13 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.cli import Parser
-from largebatch.data.prepare.class_folders import prepare_class_folders
-from largebatch.data.prepare.convert import Conversion, convert
-from largebatch.data.prepare.forms import FORMS
-from largebatch.data.prepare.plan import Store
-from largebatch.data.prepare.run import Options, prepare
-from largebatch.data.prepare.shards import CHECKS
-from largebatch.data.prepare.verify import verify
+from largebatch.data.prepare import datasets
+from largebatch.data.prepare.image_files import find_images, find_tars
+from largebatch.data.prepare.inputs import Input
+from largebatch.data.prepare.jobs import system_errors
+from largebatch.data.prepare.manifest import verify
+from largebatch.data.prepare.run import prepare
 from largebatch.data.reading import cores
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
@@ -30,77 +31,53 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the flags."""
     parser = Parser(
         __doc__,
-        usage="prepare_imagenet.py (--tars DIR | --folders DIR | --images PATH | "
-        "--from SOURCE --to FORM | --verify) --out DIR [options]",
+        usage="prepare_imagenet.py (--tars DIR | --images PATH | --from SOURCE | --verify) "
+        "--out DIR [options]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
-    what.add_argument("--folders", type=Path, help="folder of train/nXXXXXXXX/ and val/")
-    what.add_argument("--images", type=Path, metavar="PATH", help="any class folders, or their tar")
-    what.add_argument("--from", dest="source", metavar="SOURCE", help="any set, as data.source")
-    what.add_argument("--verify", action="store_true", help="check a finished set")
-    parser.add_argument("--out", type=Path, required=True, help="directory of the set")
-    parser.add_argument("--to", metavar="FORM", help="--from: the form written, as a source's name")
+    what.add_argument(
+        "--tars", type=Path, metavar="DIR", help="folder of ILSVRC2012_img_{train,val}.tar"
+    )
+    what.add_argument(
+        "--images", type=Path, metavar="PATH", help="class folders, train/ and val/, or their tar"
+    )
+    what.add_argument(
+        "--from",
+        dest="source",
+        default="",
+        metavar="SOURCE",
+        help="any dataset, as data.source; parquet:PATH; arrayrecord:URL in a bucket",
+    )
+    what.add_argument("--verify", action="store_true", help="check a prepared dataset")
     parser.add_argument(
-        "--classes", type=int, default=0, metavar="N", help="--from: of a set without names"
+        "--out", type=Path, required=True, metavar="DIR", help="directory of the dataset"
+    )
+    parser.add_argument(
+        "--side",
+        type=int,
+        default=0,
+        metavar="N",
+        help="shrink the shorter side of larger images to N pixels, JPEG (0: files as they are)",
     )
     parser.add_argument(
         "--validation", type=float, default=0.0, metavar="X", help="--images: share to hold out"
     )
     parser.add_argument(
-        "--shorter", type=int, default=0, help="shrink the shorter side to N pixels"
+        "--classes", type=int, default=0, metavar="N", help="--from: of a dataset without names"
     )
-    parser.add_argument("--quality", type=int, default=0, help="of shrunk images, 1 to 100")
     parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        help="by end markers or (--verify) by decoding",
+        "--md5", action="store_true", help="--tars: compare published checksums first"
     )
-    parser.add_argument("--md5", action="store_true", help="check the tars first: some minutes")
     parser.add_argument(
-        "--allow_partial", action="store_true", help="accept fewer images or one split"
+        "--allow_partial", action="store_true", help="the images are a part of ImageNet"
     )
-    parser.add_argument("--shards", type=int, default=0, help="shards of each split (as TFDS)")
+    parser.add_argument(
+        "--shards", type=int, default=0, metavar="N", help="shards of each split (0: as TFDS)"
+    )
     parser.add_argument(
         "--processes", type=int, metavar="N", default=cores(), help=f"processes ({cores()})"
     )
     return parser.parse_args(arguments)
-
-
-def _check_flags(flags: argparse.Namespace) -> None:
-    """Raise a ConfigError for flags that do not apply.
-
-    --images and --from store files as they are, so the flags for ImageNet's do not apply to them.
-    """
-    own = {
-        "--validation": (flags.validation, flags.images),
-        "--to": (flags.to, flags.source),
-        "--classes": (flags.classes, flags.source),
-    }
-    for name, (value, applies) in own.items():
-        if value and not applies:
-            what = "--images" if name == "--validation" else "--from"
-            raise ConfigError(f"{name} is for {what}; leave it out")
-    if flags.source and not flags.to:
-        raise ConfigError(f"--from needs --to, the form that is written: {', '.join(FORMS)}")
-    if not flags.images and not flags.source:
-        return
-    _refuse(flags, "--images" if flags.images else "--from")
-
-
-def _refuse(flags: argparse.Namespace, what: str) -> None:
-    """Raise a ConfigError for a flag that is for ImageNet's images."""
-    given = {
-        "--shorter": flags.shorter,
-        "--quality": flags.quality,
-        "--check": flags.check,
-        "--md5": flags.md5,
-        "--allow-partial": flags.allow_partial,
-        "--shards": flags.shards and not flags.source,
-    }
-    for name, value in given.items():
-        if value:
-            raise ConfigError(f"{name} does not apply to {what}; leave it out")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,43 +88,56 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Prepare or verify; return the exit code, 130 after Ctrl-C."""
     flags = parse(arguments)
+    _check_flags(flags)
     try:
-        _check_flags(flags)
-        if flags.source:
-            convert(
-                Conversion(
-                    flags.source,
-                    flags.to,
-                    flags.out,
-                    classes=flags.classes,
-                    shards=flags.shards,
-                    processes=flags.processes,
-                )
-            )
-            return 0
-        if flags.images:
-            prepare_class_folders(flags.images, flags.out, validation=flags.validation)
-            return 0
         if flags.verify:
-            verify(flags.out, check=flags.check or "full", processes=flags.processes)
+            verify(flags.out, processes=flags.processes)
             return 0
-        prepare(
-            Options(
-                out=flags.out,
-                tars=flags.tars,
-                folders=flags.folders,
-                store=Store(flags.shorter, flags.quality),
-                check=flags.check or "ends",
-                md5=flags.md5,
-                partial=flags.allow_partial,
-                shards=flags.shards,
-                processes=flags.processes,
-            )
-        )
+        with system_errors(flags.out):
+            found = _find(flags)
+        prepare(found, flags.out, side=flags.side, processes=flags.processes)
     except KeyboardInterrupt:
         print("interrupted; give the same command again to continue", file=sys.stderr)
         return codes.INTERRUPTED
     return 0
+
+
+def _find(flags: argparse.Namespace) -> Input:
+    """Find the images of the input."""
+    if flags.tars:
+        return find_tars(
+            flags.tars,
+            md5=flags.md5,
+            partial=flags.allow_partial,
+            shards=flags.shards,
+            processes=flags.processes,
+        )
+    if flags.images:
+        return find_images(
+            flags.images,
+            validation=flags.validation,
+            partial=flags.allow_partial,
+            shards=flags.shards,
+        )
+    return datasets.find(flags.source, classes=flags.classes, shards=flags.shards)
+
+
+def _check_flags(flags: argparse.Namespace) -> None:
+    """Raise a ConfigError for a flag that does not apply, or a number out of range."""
+    applies = {
+        "side": not flags.verify,
+        "shards": not flags.verify,
+        "validation": flags.images,
+        "classes": flags.source,
+        "md5": flags.tars,
+        "allow_partial": flags.tars or flags.images,
+    }
+    for name, given in applies.items():
+        if getattr(flags, name) and not given:
+            raise ConfigError(f"--{name} does not apply to this command; leave it out")
+    for name, least in (("processes", 1), ("shards", 0), ("classes", 0)):
+        if getattr(flags, name) < least:
+            raise ConfigError(f"--{name}: expected at least {least}; correct the number")
 
 
 if __name__ == "__main__":

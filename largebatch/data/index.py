@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from largebatch.data.prepare import jobs
+from largebatch.data.progress import progress
 from largebatch.data.shard_readers import Shards
 from largebatch.data.storage import Storage
 from largebatch.errors import DataError
@@ -107,7 +107,7 @@ def positions(
         return [rows[at] for at in range(len(paths))]
     saved = time.monotonic()
     with (
-        jobs.progress(f"indexing {name}", "shards", len(paths), len(rows)) as advance,
+        progress(f"indexing {name}", "shards", len(paths), len(rows)) as advance,
         ThreadPoolExecutor(storage.scanners) as threads,
     ):
         futures = {threads.submit(scan, paths[at], storage): at for at in missing}

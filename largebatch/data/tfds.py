@@ -153,7 +153,7 @@ def _check_known(
             + (f", or set data.examples={part} if a part of it is meant" if part else "")
         )
     if info.name == "imagenet2012":
-        from largebatch.data.prepare.names import classes as ordered
+        from largebatch.data.imagenet import classes as ordered
 
         if classes != ordered():
             raise DataError(

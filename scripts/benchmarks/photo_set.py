@@ -13,15 +13,13 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from largebatch.data.prepare.plan import Store
-from largebatch.data.prepare.records import serialise, write
-from largebatch.data.prepare.shards import stored_jpeg
+from largebatch.data.prepare.records import serialise, shrunk, write
 from largebatch.errors import DataError
 
 NAME = "photos"
 VERSION = "1.0.0"
 SHARDS = 4
-SMALL = Store(shorter=256, quality=90)
+SIDE = 256
 _SUFFIXES = (".jpeg", ".jpg")
 _WORDNET = re.compile(r"n[0-9]{8}")
 
@@ -46,7 +44,7 @@ def make_set(directory: Path, photos: Path, images: int) -> dict[str, Path]:
     found = usable(photos)
     if not found:
         raise DataError(f"--photos {photos}: no JPEG files in colour or grey; give their folder")
-    small = [(name, stored_jpeg(name, content, SMALL, "ends")) for name, content in found]
+    small = [(name, shrunk(content, SIDE)) for name, content in found]
     written = {}
     for config, version in (("full", found), ("side256", small)):
         target = directory / NAME / config / VERSION

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from largebatch.config.facts import KNOWN_SETS, KnownSet
-from largebatch.data import SourceOptions, identity, open_source
+from largebatch.data import SourceOptions, identity, imagenet, open_source
 from largebatch.data.open import facts_of
-from largebatch.data.prepare import names
-from largebatch.data.prepare.run import Options, prepare
+from largebatch.data.prepare.image_files import find_tars
+from largebatch.data.prepare.run import prepare
 from tests.data import stores
 from tests.data.prepare import fakes
 
@@ -39,7 +39,8 @@ def sets(tmp_path_factory):
         stores.write_shards(root / "arrayrecord" / "deep", pattern, examples, 2)
     (root / "arrayrecord" / "deep" / "labels.txt").write_text("cat\ndog\neel\n")
     tars = fakes.write_tars(root / "tars")
-    prepare(Options(out=root / "imagenet", tars=tars, partial=True, shards=2), lambda line: None)
+    found = find_tars(tars, partial=True, shards=2)
+    prepare(found, root / "imagenet")
     return root
 
 
@@ -169,7 +170,7 @@ TABLE = {
     "imagenet in part": (None, "tfds:imagenet2012", PARTIAL, "1,281,167", "data.examples=30"),
     "imagenet in another order": (
         relabelled(f"{IMAGENET}/label.labels.txt", swapped),
-        "tfds:imagenet2012", PARTIAL | {"examples": 30}, names.classes()[4], "label.labels.txt",
+        "tfds:imagenet2012", PARTIAL | {"examples": 30}, imagenet.classes()[4], "label.labels.txt",
     ),
     "imagenet with fewer names": (
         relabelled(f"{IMAGENET}/label.labels.txt", lambda lines: lines[:-1]),

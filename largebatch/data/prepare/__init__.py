@@ -1,6 +1,6 @@
-"""Preparation of ImageNet, or of any class folders, for training; docs/imagenet.md is the manual.
+"""Preparation: any labelled images become ArrayRecord shards with TFDS's metadata, once.
 
-`archives` and `tar_index` index the input, `plan` decides order and shards, `shards` writes one
-shard, `run` and `verify` are the two commands for ImageNet, `class_folders` is the command for
-other images.
+The manual is docs/imagenet.md. An input becomes an `inputs.Input`, splits of parts that can be read
+in any process: `image_files` finds the images of tars and folders, `datasets` those of other
+datasets. `run.prepare` writes each part as a shard (`records`), and `run.verify` checks the result.
 """

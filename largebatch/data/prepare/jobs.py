@@ -1,4 +1,4 @@
-"""Independent tasks in worker processes with their progress, and errors of the operating system."""
+"""Independent tasks in worker processes, and errors of the operating system."""
 
 import contextlib
 import multiprocessing
@@ -11,22 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
-from largebatch.errors import ConfigError, DataError
-from largebatch.tracking.console import duration
+from largebatch.errors import DataError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-_LINE_EVERY_S = 10.0
 
 
 def run(
@@ -72,47 +60,6 @@ def _start_worker() -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str, unit: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show progress: a bar in a terminal, otherwise a line every 10 seconds and at the end.
-
-    Args:
-        what: The activity.
-        unit: What is counted, in the plural.
-        total: Number of units.
-        done: Number of units done before; the rate excludes them.
-
-    Yields:
-        A function that takes the number of further units done.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-    )
-    console = Console(markup=False, highlight=False)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        number = bar.add_task(what, total=total, completed=done)
-        (task,) = bar.tasks
-        printed = bar.get_time()
-
-        def advance(count: int) -> None:
-            nonlocal printed
-            bar.update(number, advance=count)
-            if console.is_terminal:
-                return
-            if task.finished or bar.get_time() - printed >= _LINE_EVERY_S:
-                printed = bar.get_time()
-                line = f"{what}  {task.completed:,}/{total:,} {unit}"
-                if task.speed and task.time_remaining is not None:
-                    line += f"  {task.speed:,.0f} {unit}/s  eta {duration(task.time_remaining)}"
-                print(line, flush=True)
-
-        yield advance
-
-
-@contextlib.contextmanager
 def system_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the body into a DataError of one line.
 
@@ -126,14 +73,6 @@ def system_errors(path: Path) -> Iterator[None]:
         raise DataError(
             f"{error.filename or path}: {reason}; correct this, then give the same command again"
         ) from error
-
-
-def check_counts(processes: int, shards: int) -> None:
-    """Raise a ConfigError unless the numbers of processes and shards are possible."""
-    if processes < 1 or shards < 0:
-        raise ConfigError(
-            f"--processes and --shards: expected at least 1 and 0, got {processes} and {shards}"
-        )
 
 
 def counted(what: str, lines: Sequence[str]) -> str:

@@ -1,27 +1,46 @@
-"""The records of TFDS's ImageNet: `tf.train.Example`s, without TensorFlow."""
+"""What is written: records, ArrayRecord shards and TFDS's metadata, without TensorFlow."""
 
+import contextlib
+import io
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
 
-def serialise(name: str, label: int, image: bytes) -> bytes:
-    """Return one record: the file's name, the label and the encoded image.
+from largebatch.data import imagenet, images
 
-    The keys are in alphabetical order, so the same input gives the same bytes.
+IMAGENET = "imagenet2012"
+INFO = "dataset_info.json"
+QUALITY = 90
+"""Quality of shrunk JPEGs, in 1 to 100."""
+_PNG, _JPEG_END = b"\x89PNG\r\n\x1a\n", b"\xff\xd9"
+
+
+def serialise(key: str, label: int, image: bytes) -> bytes:
+    """Return a `tf.train.Example` as TFDS's ImageNet has it: file name, label and encoded image.
+
+    The features are in alphabetical order, so the same input gives the same bytes.
     """
     from tensorflow_datasets.proto import tf_example_pb2
 
     example = tf_example_pb2.Example()
     feature = example.features.feature
-    feature["file_name"].bytes_list.value.append(name.encode("utf-8", "surrogateescape"))
+    feature["file_name"].bytes_list.value.append(key.encode("utf-8", "surrogateescape"))
     feature["image"].bytes_list.value.append(image)
     feature["label"].int64_list.value.append(label)
     return example.SerializeToString(deterministic=True)
 
 
-def parse(record: bytes) -> tuple[str, int, bytes]:
-    """Return the name, label and image of a record.
+def parse(record: bytes, image: str = "image", label: str = "label") -> tuple[str, int, bytes]:
+    """Return the key ('' if it has none), label and image of a record.
+
+    Args:
+        record: A `tf.train.Example`.
+        image: Name of the feature.
+        label: Name of the feature.
 
     Raises:
         ValueError: It is not such a record.
@@ -31,12 +50,12 @@ def parse(record: bytes) -> tuple[str, int, bytes]:
 
     try:
         feature = tf_example_pb2.Example.FromString(record).features.feature
-        (name,) = feature["file_name"].bytes_list.value
-        (label,) = feature["label"].int64_list.value
-        (image,) = feature["image"].bytes_list.value
-        return name.decode("utf-8", "surrogateescape"), label, image
     except DecodeError as error:
         raise ValueError(f"not a tf.train.Example ({error})") from error
+    (content,) = feature[image].bytes_list.value
+    (number,) = feature[label].int64_list.value
+    key = b"".join(feature["file_name"].bytes_list.value)
+    return key.decode("utf-8", "surrogateescape"), number, content
 
 
 def write(path: Path, records: Iterable[bytes]) -> int:
@@ -70,3 +89,120 @@ def write(path: Path, records: Iterable[bytes]) -> int:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return payload
+
+
+def shrunk(image: bytes, side: int) -> bytes:
+    """Return an image as a JPEG with a shorter side of some pixels; itself if it is not larger.
+
+    Colour is stored at half resolution (4:2:0).
+
+    Raises:
+        UndecodableError: It is corrupt.
+    """
+    shape = images.size_of(image)
+    if not 0 < side < min(shape):
+        return image
+    height, width = (max(1, round(length * side / min(shape))) for length in shape)
+    return _jpeg(images.resize(images.decode(image), (height, width), "antialias"), QUALITY)
+
+
+def as_tfds(key: str, image: bytes) -> bytes:
+    """Return an image of ImageNet as TFDS stores it, checked to be complete.
+
+    A JPEG with its end marker is not decoded.
+
+    Raises:
+        UndecodableError: It is corrupt.
+    """
+    images.size_of(image)
+    if not image.endswith(_JPEG_END):
+        images.decode(image)
+    if key in imagenet.repaired() and (image.startswith(_PNG) or _is_cmyk(image)):
+        # Quality, subsampling and density are TensorFlow's, so only rounding differs from TFDS.
+        return _jpeg(images.decode(image), 100, dpi=(300, 300))
+    return image
+
+
+def _is_cmyk(data: bytes) -> bool:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.mode == "CMYK"
+
+
+def _jpeg(pixels: np.ndarray, quality: int, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.save(stream, "JPEG", quality=quality, subsampling="4:2:0", **options)
+    return stream.getvalue()
+
+
+def directory_of(out: Path, dataset: str) -> Path:
+    """Return where the shards go: `OUT/imagenet2012/5.1.0` as TFDS has it, `OUT` for others."""
+    if dataset != IMAGENET:
+        return out
+    from tensorflow_datasets.datasets.imagenet2012 import imagenet2012_dataset_builder as builder
+
+    return out / IMAGENET / str(builder.Builder.VERSION)
+
+
+def write_metadata(
+    folder: Path,
+    dataset: str,
+    classes: Sequence[str],
+    shards: Mapping[str, Sequence[tuple[int, int]]],
+    note: str = "",
+) -> None:
+    """Let TFDS write `dataset_info.json`, `features.json` and the names of the labels.
+
+    Args:
+        folder: An empty folder for these files.
+        dataset: `IMAGENET`, or another name.
+        classes: Name of each label.
+        shards: For each split, the number of examples and the bytes of the records of its shards.
+        note: First words of the description.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info, naming
+
+    with temporary_files_in(folder):
+        if dataset == IMAGENET:
+            info = tfds.builder(IMAGENET, data_dir=folder, file_format="array_record").info
+            description = info.as_proto.description
+        else:
+            identity = dataset_info.DatasetIdentity(
+                name=dataset, version=tfds.core.Version("1.0.0"), data_dir="", module_name=""
+            )
+            features = {
+                "file_name": tfds.features.Text(),
+                "image": tfds.features.Image(),
+                "label": tfds.features.ClassLabel(names=classes),
+            }
+            description = "Labelled images."
+            info = tfds.core.DatasetInfo(
+                builder=identity, features=tfds.features.FeaturesDict(features)
+            )
+            info.set_file_format("array_record")
+    info.as_proto.description = f"{note}\n\n{description}".strip()
+    template = naming.ShardedFileTemplate(
+        dataset_name=dataset, data_dir=folder, filetype_suffix="array_record"
+    )
+    splits = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[examples for examples, _ in own],
+            num_bytes=sum(size for _, size in own),
+            filename_template=template.replace(split=split),
+        )
+        for split, own in shards.items()
+    ]
+    info.set_splits(tfds.core.splits.SplitDict(splits))
+    info.write_to_directory(folder)
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Make temporary files in a folder that is deleted later."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -1,315 +1,268 @@
-"""Preparation of ImageNet from its tars, or from extracted images, to a set that sources read."""
+"""Write a dataset from any input, shard by shard, and continue after an interruption.
+
+While it is written, `.prepare/` in its directory holds its manifest and the shards that are not
+finished. ``manifest.json`` takes its place at the end.
+"""
 
 import contextlib
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from largebatch.data import images
-from largebatch.data.prepare import archives, jobs, names, plan, shards, tar_index
-from largebatch.data.prepare.jobs import counted, system_errors
-from largebatch.data.prepare.metadata import (
-    MANIFEST,
-    Key,
-    Manifest,
-    Shard,
-    begin,
-    changes,
-    directory_of,
-    finished_shards,
-    publish,
-    read_manifest,
-    work_of,
-    write_index,
-)
+from PIL import __version__ as pillow_version
+
+from largebatch.data.images import UndecodableError
+from largebatch.data.prepare import jobs, records
+from largebatch.data.prepare.inputs import Example, Input, Split
+from largebatch.data.prepare.manifest import NAME, File, Manifest, Shard
+from largebatch.data.progress import progress
+from largebatch.data.unfinished import PLAN, WORK
 from largebatch.errors import ConfigError, DataError
 
-GIB = 1 << 30
-_SAMPLE = 64  # images of a split that are re-encoded to estimate the disk space
+_GIB = 1 << 30
+# Bytes that the records and the files add, relative and for each shard.
+_OVERHEAD, _SHARD_OVERHEAD = 1.01, 2 << 16
+# Bytes of ImageNet with a shorter side of 256 pixels, relative to those of its files.
+_SHRUNK = 0.24
+_AS_IS = "as they are"
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to prepare, and how.
+class _Task:
+    """A shard to be written.
 
     Attributes:
-        out: Where the set goes.
-        tars: Folder of the two tars; or
-        folders: folder of `train/` and `val/`.
-        store: What is stored of an image.
-        check: See `shards.check_image`; images that are re-encoded are decoded in any case. Shards
-            that an earlier call checked less are written again.
-        md5: Compare the tars with the published checksums first.
-        partial: Accept fewer images, or one split.
-        shards: Number of shards of each split; 0 is that of TFDS.
-        processes: Number of processes.
-
-    Raises:
-        ConfigError: The options do not fit each other.
+        part: Its examples.
+        path: Where it is written.
+        split: `train` or `validation`.
+        number: Its number.
+        classes: Number of classes.
+        side: As for `prepare`.
+        imagenet: Whether its images are ImageNet's, of which none may be corrupt.
     """
 
-    out: Path
-    tars: Path | None = None
-    folders: Path | None = None
-    store: plan.Store = field(default_factory=plan.Store)
-    check: shards.Check = "ends"
-    md5: bool = False
-    partial: bool = False
-    shards: int = 0
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        if (self.tars is None) == (self.folders is None):
-            raise ConfigError("use one of --tars and --folders")
-        if self.md5 and self.tars is None:
-            raise ConfigError("--md5 is for --tars: no checksums are published for images")
-        jobs.check_counts(self.processes, self.shards)
+    part: Iterable[Example]
+    path: Path
+    split: str
+    number: int
+    classes: int
+    side: int
+    imagenet: bool
 
 
-def prepare(options: Options, report: Callable[[str], None] = print) -> Path:
-    """Prepare ImageNet, or continue where an earlier call ended.
+def prepare(found: Input, out: Path, *, side: int = 0, processes: int = 1) -> Path:
+    """Write a dataset, or continue where an earlier call ended.
 
     Args:
-        options: What and how.
-        report: Prints a line.
+        found: The images.
+        out: Where the dataset goes.
+        side: Pixels to which the shorter side of larger images is shrunk; 0 stores the files.
+        processes: Number of processes.
 
     Returns:
         The directory of the shards.
 
     Raises:
-        ConfigError: An option does not fit the images.
-        DataError: The images are not complete and valid, or the disk cannot hold them.
+        ConfigError: A number is out of range.
+        DataError: The images cannot be read, the directory holds something else, or the disk cannot
+            hold the dataset.
     """
-    directory = directory_of(options.out)
-    with working(directory):
-        _prepare(options, directory, report)
+    if side and not 8 <= side <= 4096:
+        raise ConfigError(f"--side: expected 8 to 4096 pixels, got {side}; use 256")
+    directory = records.directory_of(out, found.dataset)
+    with jobs.system_errors(directory), _working(directory):
+        _prepare(found, directory, side, processes)
+    print(
+        f"train with --config.data.source=tfds:{found.dataset} --config.data.data_dir={out}"
+        if found.dataset == records.IMAGENET
+        else f"train with --config.data.source=arrayrecord:{directory}"
+    )
     return directory
 
 
 @contextlib.contextmanager
-def working(directory: Path) -> Iterator[None]:
-    """Write a set in the body: it has the lock, and its `work_of` without what a killed call left.
-
-    That directory is deleted after the body, and kept if it raises.
-
-    Args:
-        directory: Directory of the set; it is created.
+def _working(directory: Path) -> Iterator[None]:
+    """Write a dataset in the body, with its lock; `.prepare/` is kept if it is unfinished.
 
     Raises:
-        DataError: Another process writes it, or the system reports an error.
+        DataError: Another process writes it, or the directory holds the files of another program.
     """
-    work = work_of(directory)
-    with system_errors(directory):
-        work.mkdir(parents=True, exist_ok=True)
-        with _locked(work / "lock"):
-            for path in work.glob("writing-*"):
-                shutil.rmtree(path, ignore_errors=True)
-            yield
-            shutil.rmtree(work, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock, which the system releases whenever the process ends.
-
-    Raises:
-        DataError: Another process holds it.
-    """
-    with path.open("w") as stream:
+    work = directory / WORK
+    own = (directory / NAME).exists() or (work / PLAN).exists()
+    if directory.exists() and not own and any(path != work for path in directory.iterdir()):
+        raise DataError(f"--out: {directory} is not empty; use another directory, or remove it")
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(
-                f"another process prepares {path.parent.parent}; wait until it has ended"
+                f"--out: another process prepares {directory}; wait until it has ended"
             ) from error
         except OSError:
             pass  # a file system without locks
-        yield
+        for path in work.glob("writing-*"):  # by a process that was killed
+            shutil.rmtree(path, ignore_errors=True)
+        try:
+            yield
+            (work / PLAN).unlink()
+        finally:
+            if not (work / PLAN).exists():
+                shutil.rmtree(work, ignore_errors=True)
 
 
-def _prepare(options: Options, directory: Path, report: Callable[[str], None]) -> None:
-    if options.md5:
-        _check_md5(options, report)
-    splits = [_find(split, path, options) for split, path in _sources(options).items()]
-    for split in splits:
-        report(f"{split.name}: {len(split.rows):,} images, {len(split.ends):,} shards")
-    identity = plan.identity(options.store, splits)
-    present = finished_shards(directory, identity)
-    needed = shards.CHECKS.index(options.check)
-    done = {k: shard for k, shard in present.items() if shards.CHECKS.index(shard.check) >= needed}
-    tasks = [
-        (split, number)
-        for split in splits
-        for number in range(len(split.ends))
-        if (split.name, number) not in done
-    ]
-    if weaker := len(present) - len(done):
-        report(f"--check {options.check}: {weaker:,} shards were checked less, rewriting them")
-    if done and tasks:
-        report(f"{len(done):,} shards are finished, {len(tasks):,} are missing")
-    if tasks:
-        _check_space(options, directory, splits, sum(s.bytes() for s in present.values()), report)
-        begin(directory, identity)
-        _write(options, directory, tasks, done)
-    written = {
-        split.name: [done[split.name, number] for number in range(len(split.ends))]
-        for split in splits
+def _prepare(found: Input, directory: Path, side: int, processes: int) -> None:
+    stored = f"shorter side {side}, JPEG {records.QUALITY}, Pillow {pillow_version}"
+    plan = {
+        "dataset": found.dataset,
+        "images": stored if side else _AS_IS,
+        "classes": hashlib.sha256("\n".join(found.classes).encode()).hexdigest()[:16],
     }
-    _finish(options, directory, identity, written, report, fresh=bool(tasks))
-
-
-def _sources(options: Options) -> dict[str, Path]:
-    """Return the tar or folder of each split that exists."""
-    source = options.tars or options.folders
-    files = names.TARS if options.tars else names.FOLDERS
-    present = {s: source / files[s] for s in names.SPLITS if (source / files[s]).exists()}
-    missing = [files[split] for split in names.SPLITS if split not in present]
-    if not present or (missing and not options.partial):
-        remedy = "" if not present else ", or use --allow-partial"
-        raise DataError(f"{source} has no {' and no '.join(missing)}; put it there{remedy}")
-    for path in present.values():
-        if not (path.is_file() if options.tars else path.is_dir()):  # a pipe would never end
-            raise DataError(f"{path} is not a {'file' if options.tars else 'folder'}; replace it")
-    return present
-
-
-def _check_md5(options: Options, report: Callable[[str], None]) -> None:
-    """Compare the tars with the published checksums, in parallel."""
-    paths = _sources(options)
-    size = sum(path.stat().st_size for path in paths.values())
-    report(f"computing the MD5 of {size / GIB:,.1f} GiB of tars")
-    sums = dict(jobs.run(md5, list(paths.values()), min(options.processes, len(paths))))
-    for split, path in paths.items():
-        if sums[path] != names.MD5[split]:
-            raise DataError(
-                f"{path}: expected MD5 {names.MD5[split]}, got {sums[path]}; get it again from "
-                "image-net.org"
-            )
-        report(f"{path.name}: MD5 {sums[path]} as published")
-
-
-def md5(path: Path) -> tuple[Path, str]:
-    """Return a file and its MD5, hexadecimal."""
-    with system_errors(path), path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
-        return path, digest.hexdigest()
-
-
-def _find(split: str, path: Path, options: Options) -> plan.Split:
-    """Find, check and order the images of a split."""
-    index = tar_index.index_tar if options.tars else archives.index_folder
-    archive, found = index(path, split, options.processes)
-    archives.check(found, split, path, partial=options.partial)
-    return plan.split(split, archive, found, options.shards)
-
-
-def _check_space(
-    options: Options,
-    directory: Path,
-    splits: Sequence[plan.Split],
-    present: int,
-    report: Callable[[str], None],
-) -> None:
-    """Print the disk space that is needed and compare it with the free space."""
-    need = sum(disk_need(split, options.store) for split in splits)
-    more, free = max(0, need - present), shutil.disk_usage(directory).free
-    about = "about " if options.store.shorter else ""
-    report(
-        f"{options.store.describe()}: needs {about}{need / GIB:,.2f} GiB, {more / GIB:,.2f} more "
-        f"than is there; {free / GIB:,.2f} GiB free"
-    )
-    if more > free:
-        raise DataError(
-            f"{directory}: {more / GIB:,.2f} GiB are needed, {free / GIB:,.2f} are free; free "
-            "some, or use another --out or --shorter"
-        )
-
-
-def disk_need(split: plan.Split, store: plan.Store) -> int:
-    """Estimate the disk space of a split in bytes; re-encode a sample if images are shrunk."""
-    before = after = 0
-    if store.shorter:
-        rows = split.rows[:: -(-len(split.rows) // _SAMPLE)]
-        for row, data in zip(rows, split.archive.read(rows), strict=True):
-            # A corrupt image is reported when its shard is written.
-            with contextlib.suppress(images.UndecodableError):
-                after += len(shards.stored_jpeg(row.name, data, store, "ends"))
-                before += len(data)
-    return plan.disk_bytes(split, ratio=after / before if before else 1.0)
-
-
-def _write(
-    options: Options,
-    directory: Path,
-    which: Sequence[tuple[plan.Split, int]],
-    done: dict[Key, Shard],
-) -> None:
-    """Write shards and add them to `done`.
-
-    Workers write into a folder of this process, which moves complete shards to the set: workers
-    that outlive a killed preparation cannot change the set.
-
-    Raises:
-        DataError: Images are corrupt; all other shards have been written.
-    """
-    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=work_of(directory)))
+    for split in found.splits:
+        plan[split.name] = f"{len(split.parts):,} shards of images {split.identity}"
+    manifest = Manifest.read(directory) or Manifest(plan, len(found.classes))
+    manifest.check_plan(directory, plan)
+    manifest.shards = [
+        shard
+        for shard in manifest.shards
+        if (path := directory / shard.file.name).is_file()
+        and path.stat().st_size == shard.file.size
+    ]
+    done = {(shard.split, shard.number) for shard in manifest.shards}
+    wanted = [(split, number) for split in found.splits for number in range(len(split.parts))]
+    missing = [(split, number) for split, number in wanted if (split.name, number) not in done]
+    print(f"{found.dataset}: {len(wanted):,} shards, {len(missing):,} of them to be written")
+    _check_space(found, manifest, directory, side)
+    manifest.write(directory / WORK / PLAN)
+    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=directory / WORK))
     tasks = [
-        shards.Task(
-            writing,
-            options.store,
-            options.check,
+        _Task(
+            split.parts[number],
+            writing / _name(found, split, number),
             split.name,
             number,
-            len(split.ends),
-            split.archive,
-            split.shard(number),
+            len(found.classes),
+            side,
+            found.dataset == records.IMAGENET,
         )
-        for split, number in which
+        for split, number in missing
     ]
-    problems: list[shards.Problem] = []
-    before = sum(shard.examples for shard in done.values())
-    total = before + sum(len(task.rows) for task in tasks)
-    with jobs.progress("writing", "images", total, before) as advance:
-        for result in jobs.run(shards.write, tasks, options.processes):
-            if isinstance(result, Shard):
-                publish(result, writing, directory)
-                done[result.key] = result
-                advance(result.examples)
-            else:
-                problems += result
-    if problems:
-        lines = [f"{where}: {what}" for where, what in sorted(problems)]
-        path = work_of(directory) / "corrupt.txt"
-        path.write_text("\n".join(lines) + "\n")
+    _write(tasks, manifest, directory, 1 if found.sequential else processes)
+    order = [_name(found, split, number) for split, number in wanted]
+    manifest.shards.sort(key=lambda shard: order.index(shard.file.name))
+    manifest.metadata = _write_metadata(found, manifest, directory, writing)
+    manifest.write(directory / NAME)
+    print(f"done: {sum(s.examples for s in manifest.shards):,} images in {directory}")
+
+
+def _name(found: Input, split: Split, number: int) -> str:
+    return f"{found.dataset}-{split.name}.array_record-{number:05d}-of-{len(split.parts):05d}"
+
+
+def _check_space(found: Input, manifest: Manifest, directory: Path, side: int) -> None:
+    """Print the disk space that is needed and compare it with the free space."""
+    ratio = min(1.0, _SHRUNK * (side / 256) ** 2) if side else 1.0
+    size = sum(split.size for split in found.splits) * ratio * _OVERHEAD
+    size += _SHARD_OVERHEAD * sum(len(split.parts) for split in found.splits)
+    more = max(0.0, size - sum(shard.file.size for shard in manifest.shards)) / _GIB
+    free = shutil.disk_usage(directory).free / _GIB
+    print(f"needs about {more:,.2f} GiB more; {free:,.2f} GiB are free")
+    if more > free:
         raise DataError(
-            f"{counted('corrupt images', lines)} (all in {path}); get them again (--md5 shows "
-            "whether a tar is damaged), then give the same command again"
+            f"--out: {directory} needs {more:,.2f} GiB, {free:,.2f} are free; free some, use "
+            "another directory or --side=256"
         )
 
 
-def _finish(
-    options: Options,
-    directory: Path,
-    identity: Mapping[str, str],
-    written: Mapping[str, Sequence[Shard]],
-    report: Callable[[str], None],
-    *,
-    fresh: bool,
-) -> None:
-    """Write the files beside the shards, unless they exist and belong to these shards."""
-    listed = tuple(shard for split in written.values() for shard in split)
-    checked = options.md5
-    if not fresh and (directory / MANIFEST).exists():
-        manifest = read_manifest(directory)
-        same = manifest.shards == listed and manifest.metadata
-        if same and not changes(directory, manifest.metadata):
-            report(f"{directory} is complete; --verify checks it")
-            return
-        checked = manifest.md5_of_tars_checked  # those from which the shards were written
-    metadata = write_index(directory, options.store, written)
-    Manifest(options.store, checked, dict(identity), metadata, listed).write(directory)
-    report(f"done: {sum(shard.bytes() for shard in listed) / GIB:,.2f} GiB in {directory}")
+def _write(tasks: Sequence[_Task], manifest: Manifest, directory: Path, processes: int) -> None:
+    """Write shards and add them to the manifest.
+
+    Workers write into a folder of this process, which moves complete shards to the dataset: workers
+    that outlive a killed preparation cannot change it.
+
+    Raises:
+        DataError: Images of ImageNet are corrupt; all other shards have been written.
+    """
+    corrupt: list[str] = []
+    finished = len(manifest.shards)
+    with progress("writing", "shards", finished + len(tasks), finished) as advance:
+        for task, result in jobs.run(_write_shard, tasks, processes):
+            if isinstance(result, Shard):
+                os.replace(task, directory / result.file.name)
+                manifest.shards.append(result)
+                manifest.write(directory / WORK / PLAN)
+                advance(1)
+            else:
+                corrupt += result
+    if corrupt:
+        listed = directory / WORK / "corrupt.txt"
+        listed.write_text("\n".join(sorted(corrupt)) + "\n")
+        raise DataError(
+            f"{jobs.counted('corrupt images', sorted(corrupt))} (all in {listed}); get them again "
+            "(--md5 shows whether a tar is damaged), then give the same command again"
+        )
+
+
+def _write_shard(task: _Task) -> tuple[Path, Shard | list[str]]:
+    """Write a shard.
+
+    Returns:
+        Its path, and what was written; or the corrupt images of ImageNet.
+
+    Raises:
+        DataError: The images cannot be read, or a label is out of range.
+        OSError: The file cannot be written.
+    """
+    examples = 0
+    corrupt: list[str] = []
+
+    def serialised() -> Iterator[bytes]:
+        nonlocal examples
+        for key, image, label, where in task.part:
+            if not 0 <= label < task.classes:
+                raise DataError(
+                    f"{where}: expected a label from 0 to {task.classes - 1}, got {label}; correct "
+                    "it, or name all classes"
+                )
+            try:
+                stored = records.shrunk(image, task.side) if task.side else image
+                if task.imagenet and stored is image:
+                    stored = records.as_tfds(key, image)
+            except UndecodableError as error:
+                if task.imagenet:
+                    corrupt.append(f"{where}: {error}")
+                    continue
+                stored = image  # training reports it
+            examples += 1
+            yield records.serialise(key, label, stored)
+
+    with records.temporary_files_in(task.path.parent):
+        payload = records.write(task.path, serialised())
+    if corrupt:
+        task.path.unlink()
+        return task.path, corrupt
+    if not examples:
+        raise DataError(f"--out: {task.path.name} would hold no image; remove the empty input file")
+    return task.path, Shard(task.split, task.number, examples, payload, File.of(task.path))
+
+
+def _write_metadata(found: Input, manifest: Manifest, directory: Path, writing: Path) -> list[File]:
+    """Write the files beside the shards; the one that makes the directory a dataset comes last."""
+    facts: dict[str, list[tuple[int, int]]] = {}
+    for shard in manifest.shards:
+        facts.setdefault(shard.split, []).append((shard.examples, shard.payload))
+    stored = manifest.plan["images"]
+    note = "" if stored == _AS_IS else f"Images: {stored}."
+    aside = Path(tempfile.mkdtemp(dir=writing))
+    records.write_metadata(aside, found.dataset, found.classes, facts, note)
+    paths = sorted(path for path in aside.iterdir() if path.is_file())
+    written = []
+    for path in sorted(paths, key=lambda path: path.name == records.INFO):
+        os.replace(path, directory / path.name)
+        written.append(File.of(directory / path.name))
+    return written

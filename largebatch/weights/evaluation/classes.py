@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from largebatch.data.folder import label_numbers
-from largebatch.data.prepare.names import classes as imagenet_classes
+from largebatch.data.imagenet import classes as imagenet_classes
 from largebatch.errors import DataError
 from largebatch.weights.weights import few
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from largebatch.data.prepare import names
+from largebatch.data import imagenet
 
 CLASSES = ("n01440764", "n01739381", "n02105855")
 PNG = "n02105855_2933.JPEG"  # TFDS repairs these two, by name
@@ -66,7 +66,7 @@ def validation(count: int = 10) -> dict[str, bytes]:
 
 def label(name: str) -> int:
     """The label of a training file, computed in another way than in the package."""
-    return sorted(names.classes()).index(name.partition("_")[0])
+    return sorted(imagenet.classes()).index(name.partition("_")[0])
 
 
 def tar(files: Mapping[str, bytes] | Iterable[tuple[str, bytes]], **kind: bytes) -> bytes:
@@ -97,8 +97,8 @@ def write_tars(
         by_class.setdefault(name.partition("_")[0], {})[name] = data
     folder.mkdir(parents=True, exist_ok=True)
     outer = {f"{name}.tar": tar(files) for name, files in by_class.items()}
-    (folder / names.TARS["train"]).write_bytes(tar(outer))
-    (folder / names.TARS["validation"]).write_bytes(
+    (folder / imagenet.TARS["train"]).write_bytes(tar(outer))
+    (folder / imagenet.TARS["validation"]).write_bytes(
         tar(validation() if validation_files is None else validation_files)
     )
     return folder
@@ -111,7 +111,7 @@ def write_folders(folder: Path, *, flat: bool = True) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     for name, data in validation().items():
-        own = names.classes()[names.image_label(name, "")]
+        own = imagenet.classes()[imagenet.image_label(name, "")]
         path = folder / "val" / ("" if flat else own) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -1,195 +1,479 @@
-import hashlib
-import json
+"""Writing, interruption, and the check of a dataset."""
+
+import errno
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections import namedtuple
+from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
-from largebatch.data.prepare import names
-from largebatch.data.prepare import run as preparation
-from largebatch.data.prepare.plan import Store
-from largebatch.data.prepare.run import Options, prepare
-from largebatch.data.prepare.verify import verify
-from largebatch.errors import DataError
+from largebatch.data import SourceOptions, imagenet, images
+from largebatch.data.openers import open_records
+from largebatch.data.prepare import jobs, records
+from largebatch.data.prepare import run as run_module
+from largebatch.data.prepare.image_files import find_images, find_tars
+from largebatch.data.prepare.manifest import verify
+from largebatch.data.prepare.run import prepare
+from largebatch.errors import ConfigError, DataError
+from scripts import prepare_imagenet
+from tests.data import forms
 from tests.data.prepare import fakes
 
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = str(ROOT / "scripts" / "prepare_imagenet.py")
+GREY, ROTATED, SIXTEEN = fakes.ODD[3:]
 REPAIRED = (fakes.PNG, fakes.CMYK)
 
 
-def quiet(line):
-    pass
+def go(out, tars, shards=3, **options):
+    return prepare(find_tars(tars, partial=True, shards=shards), out, **options)
 
 
-def go(out, source, **options):
-    options = {"partial": True, "tars": source} | options
-    return prepare(Options(out=out, **options), quiet)
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory):
+    return fakes.write_tars(tmp_path_factory.mktemp("tars"))
 
 
-def read(out, split):
-    """What TFDS reads: (file name, label, bytes), in its order."""
-    import tensorflow_datasets as tfds
-
-    decoders = {"image": tfds.decode.SkipDecoding()}
-    found = tfds.data_source("imagenet2012", data_dir=out, split=split, decoders=decoders)
-    return [(one["file_name"].decode(), one["label"], one["image"]) for one in found]
+# ---- what is written
 
 
 @pytest.mark.parametrize("shards", [0, 7])
-def test_tfds_reads_the_images_byte_for_byte(tmp_path, shards):
-    go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), shards=shards)
-    trained = read(tmp_path / "out", "train")
-    assert {name: data for name, _, data in trained if name not in REPAIRED} == {
-        name: data for name, data in fakes.train().items() if name not in REPAIRED
-    }
-    assert [label for _, label, _ in trained] == [fakes.label(name) for name, _, _ in trained]
-    assert len(trained) == len(fakes.train())
-    evaluated = read(tmp_path / "out", "validation")
-    assert {name: data for name, _, data in evaluated} == fakes.validation()
-    own = [names.image_label(name, "") for name, _, _ in evaluated]
-    assert [label for _, label, _ in evaluated] == own
-    for split, found in (("train", trained), ("validation", evaluated)):
-        keys = [hashlib.md5((split + name).encode()).digest() for name, _, _ in found]
-        assert keys == sorted(keys)
+def test_tfds_reads_imagenet_byte_for_byte(tmp_path, tars, shards):
+    import tensorflow_datasets as tfds
+
+    go(tmp_path, tars, shards)
+    decoders = {"image": tfds.decode.SkipDecoding()}
+    for split, files in (("train", fakes.train()), ("validation", fakes.validation())):
+        found = tfds.data_source("imagenet2012", data_dir=tmp_path, split=split, decoders=decoders)
+        kept = {each["file_name"].decode(): each["image"] for each in found}
+        assert kept.keys() == files.keys()
+        assert all(kept[name] == files[name] for name in files if name not in REPAIRED)
+        assert [each["label"] for each in found] == [
+            imagenet.image_label(each["file_name"].decode(), "") for each in found
+        ]
 
 
-def test_only_the_dataset_is_left_and_the_same_command_changes_nothing(tmp_path, monkeypatch):
+def test_tfds_reads_other_datasets(tmp_path):
+    import tensorflow_datasets as tfds
+
+    source = Path(forms.folder(tmp_path / "from").partition(":")[2])
+    prepare(find_images(source, shards=2), tmp_path / "out")
+    builder = tfds.builder_from_directory(tmp_path / "out")
+    assert tuple(builder.info.features["label"].names) == forms.CLASSES
+    decoders = {"image": tfds.decode.SkipDecoding()}
+    for split in forms.SPLITS:
+        found = [(e["image"], e["label"]) for e in builder.as_data_source(split, decoders=decoders)]
+        assert found == [(image, label) for _, image, label in forms.photographs(split)]
+
+
+def test_only_the_dataset_is_left_and_the_same_command_changes_nothing(tmp_path, tars, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    folder = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), shards=2)
+    folder = go(tmp_path / "out", tars, shards=2)
     assert list((tmp_path / "temporary").iterdir()) == []
-    made = fakes.contents(folder)
-    shards = [f"{split}.array_record-0000{i}-of-00002" for split in names.SPLITS for i in (0, 1)]
+    made = fakes.contents(tmp_path / "out")
+    shards = [f"{split}.array_record-0000{i}-of-00002" for split in imagenet.SPLITS for i in (0, 1)]
     beside = ["dataset_info.json", "features.json", "label.labels.txt", "manifest.json"]
-    assert sorted(made) == sorted([*beside, *(f"imagenet2012-{name}" for name in shards)])
-    go(tmp_path / "out", tmp_path / "tars", shards=2)
-    assert fakes.contents(folder) == made
+    wanted = [*beside, *(f"imagenet2012-{name}" for name in shards)]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(wanted)
+    go(tmp_path / "out", tars, shards=2)
+    assert fakes.contents(tmp_path / "out") == made
+    with pytest.raises(DataError, match="train"):
+        go(tmp_path / "out", tars, shards=3)
+    with pytest.raises(DataError, match="images"):
+        go(tmp_path / "out", tars, shards=2, side=24)
+    assert fakes.contents(tmp_path / "out") == made
+
+
+def opened(data):
+    return Image.open(io.BytesIO(data))
+
+
+def luminance(image):
+    """0.299 R + 0.587 G + 0.114 B, float64 (h, w)."""
+    return np.asarray(image).astype(float) @ (0.299, 0.587, 0.114)
+
+
+def test_images_are_kept_except_those_that_tfds_repairs():
+    for name, data in fakes.train().items():
+        kept = records.as_tfds(name, data)
+        assert (kept is data) == (name not in REPAIRED), name
+        if name in REPAIRED:
+            assert records.as_tfds(name, kept) is kept  # repaired once
+            assert (opened(kept).format, opened(kept).mode) == ("JPEG", "RGB")
+            # Quality 100 rounds coefficients to integers: one level of luminance.
+            expected = luminance(images.decode(data))
+            assert np.abs(luminance(opened(kept)) - expected).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["plain", *REPAIRED])
+def test_truncated_images_are_found(name):
+    data = fakes.train().get(name, fakes.photo(1))
+    records.as_tfds(name, data + b"\0\0 and more")
+    ends = [0, 1, 10, 150, len(data) // 2, len(data) - 300]
+    if name != fakes.PNG:  # its last 20 bytes hold no pixels
+        ends += [len(data) - 20, len(data) - 1]
+    for end in ends:
+        with pytest.raises(images.UndecodableError):
+            records.as_tfds(name, data[:end])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((40, 56), (24, 34)), ((56, 40), (34, 24)), ((100, 24), None), ((20, 90), None)],
+)
+def test_only_larger_images_are_shrunk(shape, expected):
+    data = fakes.photo(5, *shape)
+    kept = records.shrunk(data, 24)
+    if expected is None:
+        assert kept is data
+        return
+    assert images.size_of(kept) == expected
+    exact = images.resize(images.decode(data), expected, "antialias")
+    # Quality 90 divides coefficients by 2 to 24: a few levels.
+    assert np.abs(luminance(exact) - luminance(images.decode(kept))).mean() < 2
+    like = opened(fakes.encoded(Image.new("RGB", (8, 8)), quality=90, subsampling="4:2:0"))
+    assert opened(kept).quantization == like.quantization
+    assert [layer[1:3] for layer in opened(kept).layer] == [(2, 2), (1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("name", fakes.ODD)
+def test_odd_images_shrink_to_plain_jpegs(name):
+    kept = opened(records.shrunk(fakes.train()[name], 24))
+    assert (kept.format, kept.mode, min(kept.size)) == ("JPEG", "RGB", 24)
+    assert not kept.getexif()  # the orientation is ignored and removed
+
+
+def test_side_shrinks_any_dataset(tmp_path, tars):
+    go(tmp_path / "a", tars, side=24)
+    verify(tmp_path / "a")
+    source = Path(forms.folder(tmp_path / "from").partition(":")[2])
+    (source / "train" / "bee" / "000000.jpg").write_bytes(b"no image")  # training reports it
+    out = prepare(find_images(source), tmp_path / "out", side=16)
+    found = open_records(f"arrayrecord:{out}", "train", SourceOptions()).read(np.arange(9))[0]
+    assert found[0] == b"no image"
+    assert {min(images.size_of(image)) for image in found[1:]} == {16}
+    with pytest.raises(ConfigError, match="--side"):
+        prepare(find_images(source), tmp_path / "new", side=4)
+
+
+# ---- interruption
+
+
+def command(*flags):
+    return [sys.executable, SCRIPT, *map(str, flags)]
+
+
+def killed_at_random(root, input_flags, kills, seed):
+    """Kill the command at random moments, then let it end; compare with an uninterrupted run."""
+    rng = random.Random(seed)
+    started = time.monotonic()
+    subprocess.run(command(*input_flags, "--out", root / "whole"), check=True, capture_output=True)
+    duration = time.monotonic() - started
+    flags = command(*input_flags, "--out", root / "killed")
+    for _ in range(kills):
+        run = subprocess.Popen(flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            # Most of the time is that of imports.
+            run.wait(timeout=duration * rng.uniform(0.5, 1.0))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGKILL)
+        assert run.wait() in (0, -signal.SIGKILL)
+        if not list((root / "killed").rglob("manifest.json")):
+            with pytest.raises(DataError):
+                verify(root / "killed")
+    subprocess.run(flags, check=True, capture_output=True)
+    assert fakes.contents(root / "killed") == fakes.contents(root / "whole")
 
 
 @pytest.mark.multiprocess
-def test_tars_and_folders_and_any_number_of_processes_give_the_same_files(tmp_path):
-    made = fakes.contents(go(tmp_path / "a", fakes.write_tars(tmp_path / "tars"), shards=3))
-    assert made == fakes.contents(go(tmp_path / "b", tmp_path / "tars", shards=3, processes=2))
-    for flat in (True, False):
-        out, folders = tmp_path / f"out{flat}", fakes.write_folders(tmp_path / f"{flat}", flat=flat)
-        assert made == fakes.contents(go(out, None, folders=folders, shards=3))
+def test_a_killed_command_continues(tmp_path, tars):
+    flags = ["--tars", tars, "--allow_partial", "--shards", 8, "--processes", 2]
+    killed_at_random(tmp_path, flags, kills=3, seed=0)
 
 
-def test_another_preparation_in_the_directory_is_refused(tmp_path):
-    source = fakes.write_tars(tmp_path / "tars")
-    shrunk = Store(shorter=24, quality=90)
-    folder = go(tmp_path / "out", source, store=shrunk, shards=2)
-    before = fakes.contents(folder)
-    for options, word in (
-        ({"shards": 2}, "store"),
-        ({"store": Store(shorter=24, quality=80), "shards": 2}, "store"),
-        ({"store": shrunk, "shards": 3}, "train shards"),
-    ):
-        with pytest.raises(DataError, match=word):
-            go(tmp_path / "out", source, **options)
-    fakes.write_tars(source, dict(list(fakes.train().items())[:6]))
-    with pytest.raises(DataError, match="train images"):
-        go(tmp_path / "out", source, store=shrunk, shards=2)
-    after = fakes.contents(folder)
-    assert {name: after[name] for name in before} == before
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["--tars", "--images", "--from"])
+def test_a_command_that_is_killed_many_times_continues(tmp_path, tars, kind):
+    source = {
+        "--images": lambda: forms.folder(tmp_path / "from").partition(":")[2],
+        "--from": lambda: forms.webdataset(tmp_path / "from"),
+        "--tars": lambda: tars,
+    }[kind]()
+    more = ["--allow_partial"] if kind == "--tars" else []
+    flags = [kind, source, "--shards", 10, "--processes", 1, *more]
+    killed_at_random(tmp_path, flags, kills=17, seed=0)
 
 
-def test_less_than_imagenet_needs_allow_partial(tmp_path):
-    source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(DataError, match="--allow-partial"):
-        go(tmp_path / "out", source, partial=False)
-    (source / names.TARS["train"]).unlink()
-    with pytest.raises(DataError, match=r"_img_train\.tar; .*--allow-partial"):
-        go(tmp_path / "out", source, partial=False)
-    go(tmp_path / "out", source)
-    assert len(read(tmp_path / "out", "validation")) == 10
-    (source / names.TARS["validation"]).unlink()
-    with pytest.raises(DataError, match=r"_img_train\.tar and .*_val\.tar"):
-        go(tmp_path / "out", source)
+class Faults:
+    """Calls of the operating system, the n-th of which fails."""
+
+    def __init__(self, patch, number):
+        self.left = number
+        for owner, name in (
+            (os, "fsync"),
+            (os, "replace"),
+            (Path, "open"),
+            (Path, "mkdir"),
+            (Path, "read_bytes"),
+        ):
+            patch.setattr(owner, name, self._counting(getattr(owner, name)))
+
+    def _counting(self, function):
+        def counting(*args, **options):
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return function(*args, **options)
+
+        return counting
 
 
-@pytest.mark.parametrize("store", [Store(), Store(shorter=24, quality=90)])
-def test_corrupt_images_are_all_named_and_written_after_they_are_replaced(tmp_path, store):
-    folders = fakes.write_folders(tmp_path / "folders")
-    broken = {
-        path: path.read_bytes()
-        for path in [
-            folders / "train" / "n01440764" / "n01440764_12.JPEG",
-            folders / "train" / "n02105855" / "n02105855_13.JPEG",
-            folders / "val" / "ILSVRC2012_val_00000004.JPEG",
-        ]
-    }
-    good = list(broken.values())
+def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monkeypatch):
+    source = fakes.write_tars(tmp_path / "tars", dict(list(fakes.train().items())[:3]))
+
+    def run(out):
+        flags = ["--allow_partial", "--processes=1", "--shards=2"]
+        try:
+            prepare_imagenet.run([f"--tars={source}", *flags, f"--out={out}"])
+        except DataError as error:
+            return str(error)
+        return None
+
+    whole = tmp_path / "whole"
+    assert run(whole) is None
+    for number in range(1, 1000):
+        with monkeypatch.context() as patch:
+            faults = Faults(patch, number)
+            said = run(tmp_path / f"{number}")
+        if faults.left > 0:
+            break
+        assert "Input/output error" in said
+        assert "\n" not in said
+    assert number > 20  # the folder, the lock, the plan, four shards and their records, metadata
+    for failed in range(1, number, 5):
+        assert run(tmp_path / f"{failed}") is None
+        assert fakes.contents(tmp_path / f"{failed}") == fakes.contents(whole)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_full_disk_is_one_line(tmp_path, tars, processes):
+    # Python ignores SIGXFSZ: writing more than the limit fails as on a full disk.
+    limited = (
+        "import os, resource, sys;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000));"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    flags = ["--tars", tars, "--allow_partial", "--processes", processes, "--out", tmp_path / "out"]
+    run = subprocess.run(
+        [sys.executable, "-c", limited, *command(*flags)[1:]],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.startswith(f"error: {tmp_path / 'out'}")
+    assert run.stderr.count("\n") == 1
+
+
+def test_too_little_space_stops_before_anything_is_written(tmp_path, tars, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(run_module.shutil, "disk_usage", lambda path: usage(0, 0, 100_000))
+    with pytest.raises(DataError, match=str(tmp_path)):
+        go(tmp_path, tars)
+    monkeypatch.undo()
+    assert not list(tmp_path.rglob("imagenet2012-*"))
+    go(tmp_path, tars, shards=2)  # no shard exists, so other options are possible
+
+
+def test_two_at_once_are_refused(tmp_path, tars, monkeypatch):
+    def interfere(*args):
+        with pytest.raises(DataError, match=f"another process prepares {tmp_path}"):
+            go(tmp_path, tars)
+
+    monkeypatch.setattr(run_module, "_check_space", interfere)
+    go(tmp_path, tars)
+    verify(tmp_path)
+
+
+def test_files_of_others_are_kept(tmp_path, tars):
+    place = tmp_path / "imagenet2012" / "5.1.0"
+    place.mkdir(parents=True)
+    (place / "dataset_info.json").write_text("{}")
+    with pytest.raises(DataError, match=str(place)):
+        go(tmp_path, tars)
+    assert fakes.contents(tmp_path) == {"imagenet2012/5.1.0/dataset_info.json": b"{}"}
+
+
+def test_a_changed_source_is_refused(tmp_path):
+    source = Path(forms.folder(tmp_path / "from").partition(":")[2])
+    out = tmp_path / "out"
+    prepare(find_images(source, shards=2), out)
+    (out / "images-train.array_record-00000-of-00002").unlink()
+    before = fakes.contents(out)
+    image = source / "train" / "bee" / "000000.jpg"
+    whole = image.read_bytes()
+    for change in (lambda: image.write_bytes(whole + b"x"), image.unlink):
+        change()
+        with pytest.raises(DataError, match="another preparation: train"):
+            prepare(find_images(source, shards=2), out)
+    assert fakes.contents(out) == before
+    image.write_bytes(whole)
+    prepare(find_images(source, shards=2), out)
+    verify(out)
+
+
+def test_corrupt_images_of_imagenet_are_all_named_and_written_after_they_are_replaced(tmp_path):
+    folder = fakes.write_folders(tmp_path / "folder")
+    broken = [
+        folder / "train" / "n01440764" / "n01440764_12.JPEG",
+        folder / "train" / "n02105855" / "n02105855_13.JPEG",
+        folder / "val" / "ILSVRC2012_val_00000004.JPEG",
+    ]
+    good = [path.read_bytes() for path in broken]
     for path, data in zip(broken, (good[0][:-40], b"not an image", good[2][:30]), strict=True):
         path.write_bytes(data)
-    options = {"folders": folders, "store": store, "shards": 4}
+
+    def again():
+        return prepare(find_images(folder, partial=True, shards=4), tmp_path / "out")
+
     with pytest.raises(DataError, match="3 corrupt images") as caught:
-        go(tmp_path / "out", None, **options)
-    for path in broken:
-        assert str(path) in str(caught.value)
-    work = next((tmp_path / "out").rglob(".prepare"))
-    assert len((work / "corrupt.txt").read_text().splitlines()) == 3
-    with pytest.raises(DataError, match=r"manifest\.json"):
-        verify(tmp_path / "out", report=quiet)
-    for path, data in broken.items():
+        again()
+    assert all(str(path) in str(caught.value) for path in broken)
+    (listed,) = (tmp_path / "out").rglob("corrupt.txt")
+    assert len(listed.read_text().splitlines()) == 3
+    with pytest.raises(DataError, match="manifest"):
+        verify(tmp_path / "out")
+    for path, data in zip(broken, good, strict=True):
         path.write_bytes(data)
-    go(tmp_path / "out", None, **options)
+    again()
     repaired = fakes.contents(tmp_path / "out")
-    go(tmp_path / "whole", None, **options)
+    prepare(find_images(folder, partial=True, shards=4), tmp_path / "whole")
     assert repaired == fakes.contents(tmp_path / "whole")
 
 
-def test_too_little_space_stops_before_anything_is_written(tmp_path, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: usage(0, 0, 100_000))
-    source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(DataError, match=str(tmp_path / "out")):
-        go(tmp_path / "out", source)
-    assert not list((tmp_path / "out").rglob("imagenet2012-*"))
-    monkeypatch.undo()
-    # No shard exists, so other options are possible.
-    go(tmp_path / "out", source, shards=2)
+# ---- verification
 
 
-def test_md5_is_compared_when_asked_for(tmp_path, monkeypatch):
-    source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(DataError, match=names.MD5["train"]):
-        go(tmp_path / "out", source, md5=True)
-    sums = {
-        split: hashlib.md5((source / name).read_bytes()).hexdigest()
-        for split, name in names.TARS.items()
-    }
-    monkeypatch.setattr(names, "MD5", sums)
-    folder = go(tmp_path / "out", source, md5=True)
-    assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tars):
+    out = tmp_path_factory.mktemp("finished")
+    go(out, tars)
+    return out
 
 
-def test_a_full_check_names_damage_within_an_image(tmp_path):
-    good = fakes.photo(7)
-    data = bytearray(good)
-    data[data.index(b"\xff\xda") + 5] ^= 64  # names a component that does not exist
-    other = {"n01440764_2.JPEG": fakes.photo(8)}
-    source = fakes.write_tars(tmp_path / "tars", {"n01440764_1.JPEG": bytes(data)} | other)
-    go(tmp_path / "out", source, shards=2)
-    verify(tmp_path / "out", check="ends", report=quiet)
-    with pytest.raises(DataError, match=r"n01440764_1\.JPEG"):
-        verify(tmp_path / "out", report=quiet)
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1\.JPEG"):
-            go(tmp_path / "out", source, shards=2, check="full")
-    fakes.write_tars(source, {"n01440764_1.JPEG": good} | other)
-    go(tmp_path / "out", source, shards=2, check="full")
-    verify(tmp_path / "out", report=quiet)
-    assert {name: data for name, _, data in read(tmp_path / "out", "train")} == {
-        "n01440764_1.JPEG": good
-    } | other
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_is_found(finished, data):
+    paths = sorted(path for path in finished.rglob("*") if path.is_file())
+    path = data.draw(st.sampled_from([path for path in paths if path.name != "manifest.json"]))
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(changed)
+    try:
+        with pytest.raises(DataError, match=path.name):
+            verify(finished)
+    finally:
+        path.write_bytes(whole)
 
 
-def test_two_at_once_are_refused(tmp_path):
-    source = fakes.write_tars(tmp_path / "tars")
-    options = Options(out=tmp_path / "out", tars=source, partial=True)
+def test_missing_and_changed_files_are_named_and_written_again(finished, tars):
+    whole = fakes.contents(finished)
+    paths = sorted(path for path in finished.rglob("*") if path.is_file())
+    for path in paths:
+        if path.name == "manifest.json":
+            continue
+        data = path.read_bytes()
+        for changed in (None, data[:-1]):
+            path.unlink()
+            if changed:
+                path.write_bytes(changed)
+            with pytest.raises(DataError, match=f"1 problems: {path.name}"):
+                verify(finished)
+            go(finished, tars)
+            assert fakes.contents(finished) == whole
 
-    def interfere(line):
-        with pytest.raises(DataError, match=str(tmp_path / "out")):
-            go(tmp_path / "out", source)
 
-    prepare(options, interfere)
+def test_images_that_cannot_be_decoded_are_found(tmp_path):
+    source = Path(forms.folder(tmp_path / "from").partition(":")[2])
+    (source / "train" / "bee" / "000000.jpg").write_bytes(b"no image")
+    prepare(find_images(source), tmp_path / "out")
+    with pytest.raises(DataError, match=r"1 problems: images-train.*: bee/000000\.jpg"):
+        verify(tmp_path / "out")
+
+
+# ---- the command
+
+
+def test_the_command_prepares_and_verifies_without_tensorflow(tmp_path, tars):
+    flags = ["--out", str(tmp_path / "out"), "--processes", "1"]
+    code = (
+        "import sys\n"
+        "from scripts.prepare_imagenet import main\n"
+        f"assert main(['--tars', {str(tars)!r}, '--allow-partial', *{flags!r}]) == 0\n"
+        f"assert main(['--verify', *{flags!r}]) == 0\n"
+        "assert 'tensorflow_datasets' in sys.modules and 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert "40 images" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--tars=nowhere"],
+        ["--images=nowhere"],
+        ["--from=nowhere"],
+        ["--verify"],
+        ["--verify", "--side=256"],
+        ["--tars=nowhere", "--validation=0.1"],
+        ["--images=nowhere", "--md5"],
+        ["--from=digits", "--allow_partial"],
+        ["--images=nowhere", "--classes=3"],
+        ["--tars=nowhere", "--processes=0"],
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, flags):
+    assert prepare_imagenet.main([*flags, f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert ";" in said
+
+
+def act(task):
+    """Do what a task says."""
+    what, value = task
+    if what == "data":
+        raise DataError(value)
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+@pytest.mark.multiprocess
+def test_tasks_in_processes():
+    tasks = [("return", i) for i in range(23)]
+    for processes in (1, 2):
+        assert sorted(jobs.run(act, tasks, processes)) == list(range(23))
+    assert list(jobs.run(act, [], 2)) == []
+    for task, word in ((("data", "a.tar is damaged"), r"^a\.tar is damaged$"), (("die", 0), "--p")):
+        with pytest.raises(DataError, match=word):
+            list(jobs.run(act, [task, *[("return", 1)] * 5], 2))

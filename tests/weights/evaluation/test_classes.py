@@ -2,7 +2,7 @@
 
 import pytest
 
-from largebatch.data.prepare.names import classes as imagenet_classes
+from largebatch.data.imagenet import classes as imagenet_classes
 from largebatch.errors import DataError
 from largebatch.weights.evaluation.classes import class_names, match
 

@@ -3,13 +3,13 @@
 import functools
 import importlib.resources
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from largebatch.errors import DataError
 
 SPLITS = ("train", "validation")
 TARS = {"train": "ILSVRC2012_img_train.tar", "validation": "ILSVRC2012_img_val.tar"}
-FOLDERS = {"train": "train", "validation": "val"}
 # From the download page of image-net.org.
 MD5 = {
     "train": "1d675b47d978889d74fa0da5fadfb00e",
@@ -19,7 +19,6 @@ EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 # Least and greatest number of images of a class (Russakovsky et al. 2015, table 2).
 PER_CLASS = {"train": (732, 1300), "validation": (50, 50)}
 
-_CLASS_TAR = re.compile(r"(n[0-9]{8})\.tar")
 _IMAGES = {
     "train": re.compile(r"(n[0-9]{8})_[0-9]{1,8}\.JPEG"),
     "validation": re.compile(r"ILSVRC2012_val_([0-9]{8})\.JPEG"),
@@ -41,32 +40,22 @@ def repaired() -> frozenset[str]:
     return frozenset(builder.PNG_IMAGES) | frozenset(builder.CMYK_IMAGES)
 
 
-def class_label(name: str, where: str) -> int:
-    """Return the label of a class such as `n01440764`.
-
-    Raises:
-        DataError: It is not one of the 1,000 classes; the message begins with ``where``.
-    """
-    label = _labels().get(name)
-    if label is None:
+def tar_class(name: str, where: str) -> str:
+    """Return the class of a tar such as `n01440764.tar`; raise a DataError if there is none."""
+    found = name.removesuffix(".tar")
+    if found not in _labels() or found == name:
         raise DataError(
-            f"{where}: expected one of the 1,000 classes of ImageNet (such as n01440764), got "
-            f"{name!r}; remove it"
+            f"{where}: expected nXXXXXXXX.tar of ImageNet only, got {name!a}; remove it"
         )
-    return label
+    return found
 
 
-def tar_label(name: str, where: str) -> int:
-    """Return the label of a class tar such as `n01440764.tar`; see `class_label`."""
-    match = _CLASS_TAR.fullmatch(name)
-    if match is None:
-        raise DataError(f"{where}: unexpected member {name!r}; expected nXXXXXXXX.tar only")
-    return class_label(match[1], where)
+def is_validation(name: str) -> bool:
+    """Return whether a name is that of a validation image."""
+    return _IMAGES["validation"].fullmatch(name) is not None
 
 
-def image_label(
-    name: str, where: str, kinds: Sequence[str] = SPLITS, expected: int | None = None
-) -> int:
+def image_label(name: str, where: str, kinds: Sequence[str] = SPLITS, folder: str = "") -> int:
     """Return the label of an image from its name.
 
     Args:
@@ -75,7 +64,7 @@ def image_label(
         where: First word of the error message.
         kinds: Names accepted: those of the training split, the validation split, or both. Subsets
             such as Imagenette mix them.
-        expected: Label of the folder or tar that holds the image; None does not check it.
+        folder: Class of the folder or tar that holds the image; '' does not check it.
 
     Raises:
         DataError: The name has another form, or the image is of another class.
@@ -85,12 +74,32 @@ def image_label(
         if match is None or (kind == "validation" and not 1 <= int(match[1]) <= EXAMPLES[kind]):
             continue
         own = match[1] if kind == "train" else _validation_classes()[int(match[1]) - 1]
-        label = class_label(own, where)
-        if expected not in (None, label):
-            raise DataError(f"{where}: {name} is of class {own}, not {classes()[expected]}")
-        return label
+        if own in _labels() and folder in ("", own):
+            return _labels()[own]
+        raise DataError(
+            f"{where}: expected an image of class {folder or 'n01440764, …'}, got {name}, which is "
+            f"of {own}; move it"
+        )
     examples = " or ".join(_EXAMPLE[kind] for kind in kinds)
-    raise DataError(f"{where}: unexpected name {name!r}; expected names such as {examples}")
+    raise DataError(f"{where}: expected names such as {examples}, got {name!a}; remove it")
+
+
+def check_counts(where: str, split: str, labels: Sequence[int]) -> None:
+    """Raise a DataError unless a split has all of ImageNet's images."""
+    counts = Counter(labels)
+    least, most = PER_CLASS[split]
+    if len(labels) != EXAMPLES[split]:
+        wrong = [f"{EXAMPLES[split]:,} {split} images, got {len(labels):,}"]
+    else:
+        wrong = [
+            f"{least:,} to {most:,} images of {name}, got {counts[label]:,}"
+            for label, name in enumerate(classes())
+            if not least <= counts[label] <= most
+        ]
+    if wrong:
+        raise DataError(
+            f"{where}: expected {wrong[0]}; get what is missing, or use --allow_partial"
+        )
 
 
 @functools.cache

@@ -1,0 +1,164 @@
+"""Datasets of other forms become the same images, labels and classes in the same order."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from largebatch import object_store
+from largebatch.data import SourceOptions
+from largebatch.data.openers import open_records
+from largebatch.data.prepare import datasets
+from largebatch.data.prepare.image_files import find_images
+from largebatch.data.prepare.manifest import verify
+from largebatch.data.prepare.run import prepare
+from largebatch.errors import ConfigError, DataError
+from largebatch.object_store import Bucket
+from tests.data import forms, stores
+from tests.object_servers import fast_of
+
+PAIRS = {
+    split: [(image, label) for _, image, label in forms.photographs(split)]
+    for split in forms.SPLITS
+}
+FORMS = ("folder", "tfrecord", "tfds ArrayRecord", "webdataset", "huggingface", "parquet")
+REMOTE = ("parquet", "arrayrecord", "tfds ArrayRecord")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sources")
+    return {name: make(root / name.replace(" ", "_")) for name, make in forms.FORMS.items()}
+
+
+def check(out):
+    """Compare what training reads from a prepared dataset with the photographs."""
+    for split, pairs in PAIRS.items():
+        records = open_records(f"arrayrecord:{out}", split, SourceOptions())
+        images, labels = records.read(np.arange(len(records)))
+        assert list(zip(images, labels.tolist(), strict=True)) == pairs
+        assert records.classes == forms.CLASSES
+    verify(out)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_examples_in_their_order(sources, tmp_path, form, processes):
+    out = tmp_path / "out"
+    shards = 0 if form == "parquet" else 3
+    prepare(datasets.find(sources[form], shards=shards), out, processes=processes)
+    check(out)
+    if form == "folder":
+        found = find_images(Path(sources[form].partition(":")[2]), shards=3)
+        prepare(found, tmp_path / "images")
+        check(tmp_path / "images")
+
+
+@pytest.mark.parametrize("form", fast_of(REMOTE, *REMOTE))
+def test_files_in_a_bucket_are_downloaded_one_at_a_time(
+    served, sources, tmp_path, monkeypatch, form
+):
+    monkeypatch.setattr(object_store, "_RETRY_S", 0)
+    scheme, _, local = sources[form].partition(":")
+    url = f"{served[1]}/{form.replace(' ', '_')}"
+    bucket = Bucket(url)
+    for path in Path(local).iterdir():
+        bucket.write(path.name, path)
+    (tmp_path / "temporary").mkdir()
+    held = []
+    download = Bucket.download
+
+    def counting(self, name, path):
+        download(self, name, path)
+        held.append(len(list(tmp_path.rglob("largebatch-*/*_record-*"))))
+
+    monkeypatch.setattr(Bucket, "download", counting)
+    out = prepare(datasets.find(f"{scheme}:{url}"), tmp_path / "out")
+    check(out)
+    assert max(held) <= 1
+    assert not list(tmp_path.rglob("largebatch-*"))
+
+
+class Shapes:
+    """A user's own dataset of image files."""
+
+    classes = forms.CLASSES
+
+    def __init__(self, split, image=None):
+        self.pairs = [(i if image is None else image, label) for i, label in PAIRS[split]]
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, index):
+        return self.pairs[index]
+
+
+def shapes(argument, split, options):
+    return Shapes(split)
+
+
+def arrays(argument, split, options):
+    return Shapes(split, image=np.zeros((4, 4, 3), np.uint8))
+
+
+HERE = "tests.data.prepare.test_datasets"
+
+
+def test_an_own_source(tmp_path):
+    check(prepare(datasets.find(f"{HERE}:shapes", shards=2), tmp_path / "out"))
+    with pytest.raises(DataError, match="--from"):
+        datasets.find(f"{HERE}:arrays")
+    with pytest.raises(DataError, match="--from"):
+        datasets.find("digits")
+
+
+def test_classes_come_from_labels_or_from_the_option(sources, tmp_path):
+    out = tmp_path / "own"
+    shutil.copytree(sources["parquet"].partition(":")[2], out)
+    for path in out.iterdir():
+        pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
+    spec = f"parquet:{out}"
+    with pytest.raises(DataError, match=str(out)):
+        datasets.find(spec)
+    assert datasets.find(spec, classes=4).classes == tuple("0123")
+    (out / "labels.txt").write_text("\n".join(forms.CLASSES))
+    assert datasets.find(spec).classes == forms.CLASSES
+    with pytest.raises(ConfigError, match="--classes"):
+        datasets.find(spec, classes=5)
+    # A label that no class has is named by its place, before the dataset can be opened.
+    (out / "labels.txt").write_text("bee\ncat\ndog\n")
+    with pytest.raises(DataError, match=r"train-00002-of-00003\.parquet.*from 0 to 2, got 3"):
+        prepare(datasets.find(spec), tmp_path / "out")
+    with pytest.raises(DataError, match="unfinished"):
+        open_records(f"arrayrecord:{tmp_path / 'out'}", "train", SourceOptions())
+
+
+def test_a_file_with_other_class_names_is_refused(sources, tmp_path):
+    out = tmp_path / "own"
+    shutil.copytree(sources["parquet"].partition(":")[2], out)
+    path = sorted(out.glob("train-*"))[1]
+    features = forms._FEATURES | {"label": {"_type": "ClassLabel", "names": forms.CLASSES[::-1]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
+    with pytest.raises(DataError, match=path.name):
+        prepare(datasets.find(f"parquet:{out}"), tmp_path / "out")
+
+
+def test_other_datasets_are_refused(sources, tmp_path):
+    with pytest.raises(ConfigError, match="--shards"):
+        datasets.find(sources["parquet"], shards=2)
+    with pytest.raises(ConfigError, match="--shards"):
+        datasets.find(sources["folder"], shards=99)
+    place = Path(forms.tfrecord(tmp_path / "cut").partition(":")[2])
+    part = next(place.glob("train*"))
+    part.write_bytes(part.read_bytes()[:-5])
+    assert part.name in stores.complaint(datasets.find, f"tfrecord:{place}")
+    (tmp_path / "cut.parquet" / "x").mkdir(parents=True)
+    for split in forms.SPLITS:
+        (tmp_path / "cut.parquet" / f"{split}.parquet").write_bytes(b"PAR1")
+    assert "train.parquet" in stores.complaint(datasets.find, f"parquet:{tmp_path}/cut.parquet")
