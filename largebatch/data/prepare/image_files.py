@@ -7,6 +7,7 @@ hidden ones, such as those that macOS adds, are left out.
 import contextlib
 import hashlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -271,13 +272,21 @@ def _walk(root: Path) -> list[Member]:
     """Return all files of a folder; links to class folders are followed, those below are not."""
     paths = []
     for folder, inner, files in os.walk(root, followlinks=True):
-        depth = len(Path(folder).relative_to(root).parts)
-        inner[:] = [n for n in inner if depth < 2 or not os.path.islink(os.path.join(folder, n))]
-        paths += [path for name in files if os.path.isfile(path := os.path.join(folder, name))]
+        below = "" if folder == str(root) else os.path.relpath(folder, root).replace(os.sep, "/")
+        if below and below.lower() not in _WORDS:  # a link within a class could lead back
+            inner[:] = [n for n in inner if not os.path.islink(os.path.join(folder, n))]
+        paths += [f"{below}/{name}".removeprefix("/") for name in files]
     with ThreadPoolExecutor(_LISTERS) as threads:
-        sizes = threads.map(os.path.getsize, paths)
-        relative = (os.path.relpath(path, root).replace(os.sep, "/") for path in paths)
-        return [Member(path, 0, size) for path, size in zip(relative, sizes, strict=True)]
+        sizes = threads.map(lambda path: _size(os.path.join(root, path)), paths)
+        return [Member(path, 0, size) for path, size in zip(paths, sizes, strict=True)]
+
+
+def _size(path: str) -> int:
+    """Return the bytes of a file; 0, as no image has, for a pipe or a link to nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(path)
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return 0
 
 
 def _is_image(path: str) -> bool:

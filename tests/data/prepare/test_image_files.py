@@ -195,6 +195,12 @@ def test_files_that_shrink_are_noticed_when_they_are_read(tmp_path):
         rows(found)
 
 
+def test_a_link_to_nothing_is_named(tmp_path, pets):
+    (pets / "train" / "cat" / "gone.jpg").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"gone\.jpg"):
+        find_images(pets)
+
+
 # ---- class folders
 
 
@@ -218,6 +224,10 @@ def pets(tmp_path):
     for name in ("._0.jpg", "notes.txt", ".hidden.jpg"):
         (tmp_path / "pets" / "train" / "cat" / name).write_bytes(b"x")
     (tmp_path / "pets" / "train" / "loose.jpg").write_bytes(b"x")
+    (tmp_path / "pets" / ".cache" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "pets" / ".cache" / "train" / "cat" / "1.jpg").write_bytes(b"x")
+    (tmp_path / "pets" / "train" / "cat" / "gone.txt").symlink_to("nowhere")
+    (tmp_path / "pets" / "train" / "cat" / "loop").symlink_to("..")
     return tmp_path / "pets"
 
 
