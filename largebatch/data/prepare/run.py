@@ -136,7 +136,7 @@ def _prepare(found: Input, directory: Path, side: int, processes: int) -> None:
     done = {(shard.split, shard.number) for shard in manifest.shards}
     wanted = [(split, number) for split in found.splits for number in range(len(split.parts))]
     missing = [(split, number) for split, number in wanted if (split.name, number) not in done]
-    print(f"{found.dataset}: {len(wanted):,} shards, {len(missing):,} of them to be written")
+    print(f"{directory}: {len(missing):,} of {len(wanted):,} shards are to be written", flush=True)
     _check_space(found, manifest, directory, side)
     manifest.write(directory / WORK / PLAN)
     writing = Path(tempfile.mkdtemp(prefix="writing-", dir=directory / WORK))

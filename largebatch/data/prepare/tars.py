@@ -50,7 +50,7 @@ class Content:
         self._path, self._begin = path, begin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes. A compressed tar is read up to them, from its begin if it is beyond.
+        """Return bytes. A compressed tar is read up to them, from its start if it is beyond.
 
         Raises:
             DataError: They cannot be read.
