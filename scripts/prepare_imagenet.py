@@ -10,6 +10,7 @@ command continues. Manual: docs/imagenet.md.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,4 +142,8 @@ def _check_flags(flags: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if code == codes.INTERRUPTED:  # at a second Ctrl-C Python would wait forever for its workers
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

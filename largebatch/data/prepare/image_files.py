@@ -150,9 +150,11 @@ def _imagenet(where: str, found: dict[str, Rows], partial: bool, shards: int) ->
 
     missing = [split for split in SPLITS if split not in found]
     if not found or (missing and not partial):
-        files = " and ".join(f"{imagenet.TARS[split]} or its images" for split in missing)
+        files = " and ".join(imagenet.TARS[split] for split in missing)
         remedy = ", or use --allow_partial" if found else ""
-        raise DataError(f"{where}: no {' and no '.join(missing)} images; add {files}{remedy}")
+        raise DataError(
+            f"{where}: no {' and no '.join(missing)} images; add those of {files}{remedy}"
+        )
     splits = []
     for split, files in found.items():
         if not partial:

@@ -203,6 +203,23 @@ def test_a_killed_command_continues(tmp_path, tars):
     killed_at_random(tmp_path, flags, kills=3, seed=0)
 
 
+@pytest.mark.multiprocess
+def test_two_interrupts_end_the_command(tmp_path):
+    source = forms.folder(tmp_path / "from").partition(":")[2]
+    flags = ["--images", source, "--shards", 40, "--processes", 2, "--out", tmp_path / "out"]
+    run = subprocess.Popen(command(*flags), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while not (tmp_path / "out" / ".prepare" / "plan.json").exists():
+        assert run.poll() is None
+        time.sleep(0.01)
+    for _ in range(2):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert run.communicate(timeout=60)[1].count(b"\n") == 1
+    assert run.returncode == 130
+    subprocess.run(command(*flags), check=True, capture_output=True)
+    verify(tmp_path / "out")
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kind", ["--tars", "--images", "--from"])
