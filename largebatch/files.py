@@ -7,7 +7,7 @@ import numbers
 import os
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,16 +50,6 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a plain value: {value!r}")
 
 
-def folders(directory: str | Path) -> list[str]:
-    """Return the sorted names of the visible subdirectories of a directory.
-
-    Raises:
-        OSError: The directory cannot be listed.
-    """
-    with os.scandir(directory) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-
-
 def printable(path: str | Path) -> str:
     """Return a path as one line of text: bytes that are not UTF-8 and line breaks are escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -69,28 +59,6 @@ def printable(path: str | Path) -> str:
 def _escaped(character: str) -> str:
     breaks = unicodedata.category(character) in ("Cc", "Zl", "Zp")
     return character.encode("unicode_escape").decode() if breaks else character
-
-
-def folder_within(
-    directory: str, fits: Callable[[str], bool], depth: int = 3, most: int = 50
-) -> str | None:
-    """Return the first folder within a directory that holds what is expected, for messages.
-
-    Args:
-        directory: It may be absent.
-        fits: Whether a folder holds what is expected.
-        depth: Greatest number of levels below the directory.
-        most: Greatest number of folders of a folder that are looked at.
-    """
-    try:
-        inner = [os.path.join(directory, name) for name in folders(directory)[:most]]
-    except OSError:
-        return None
-    found = next(filter(fits, inner), None)
-    if found is None and depth > 1:
-        deeper = (folder_within(path, fits, depth - 1, most) for path in inner)
-        found = next(filter(None, deeper), None)
-    return found
 
 
 def holds(directory: str | Path) -> str:

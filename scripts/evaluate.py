@@ -15,7 +15,7 @@ from evaluating.flags import ended, parser
 
 from largebatch import data, weights
 from largebatch.config.facts import full_source
-from largebatch.data.openers import own_reference
+from largebatch.data.source import own_reference
 from largebatch.files import check_parent
 from largebatch.tracking import Console
 from largebatch.training.description import environment
@@ -72,21 +72,21 @@ def run(arguments: Sequence[str]) -> None:
     found = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
     settings = settings_of(found, run_options(found), vars(flags))
     check_source(settings, found, [*flags.trust, own_reference(flags.source or "")])
-    source = inference.open_split(settings, flags.split, found.model.channels)
-    matching = match(found.classes, found.model.classes, source.classes, source.name, flags.match)
+    dataset = inference.open_split(settings, flags.split, found.model.channels)
+    matching = match(found.classes, found.model.classes, dataset.classes, dataset.name, flags.match)
     only = flags.among == "source" and matching.among_more
     classifier = Classifier(found, settings, inference.local_mesh(), matching.outputs, only=only)
     matching = matching.restricted() if only else matching
     unreadable = data.Unreadable(
-        flags.split, len(source), settings.max_unreadable, "--max_unreadable"
+        flags.split, len(dataset), settings.max_unreadable, "--max_unreadable"
     )
     unreadable.connect(lambda name, why: console.warn(f"{name} cannot be decoded: {why}"))
-    console.note(f"evaluating {_named(flags.weights, found.origin)} on {source.describe()}")
+    console.note(f"evaluating {_named(flags.weights, found.origin)} on {dataset.describe()}")
     start = time.perf_counter()
-    with _progress(len(source)) as advance:
+    with _progress(len(dataset)) as advance:
         outcomes = inference.evaluate(
             classifier,
-            source,
+            dataset,
             settings,
             unreadable,
             matching.outputs,
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> None:
         )
     evaluation = Evaluation(
         weights=_named(flags.weights, found.origin),
-        data=source.describe(),
+        data=dataset.describe(),
         split=flags.split,
         settings=settings,
         matching=matching,
@@ -110,8 +110,7 @@ def run(arguments: Sequence[str]) -> None:
     rows = report.headline(evaluation)
     rows.append(("time", f"{evaluation.seconds:.1f} s, compilation included"))
     if flags.out:
-        names = inference.names_of(settings, flags.split)
-        paths = report.write(evaluation, flags.out, names, environment())
+        paths = report.write(evaluation, flags.out, dataset.source.where, environment())
         rows.append(("written", f"{flags.out}: {', '.join(path.name for path in paths)}"))
     console.closing(rows, f"evaluated on {len(outcomes):,} images")
 

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.cli import Parser
+from largebatch.data.feed import cores
 from largebatch.data.prepare import datasets
 from largebatch.data.prepare.image_files import find_images, find_tars
 from largebatch.data.prepare.inputs import Input
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.manifest import verify
 from largebatch.data.prepare.run import prepare
-from largebatch.data.reading import cores
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
 from largebatch.fault_tolerance import exit_codes as codes

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from largebatch.data import SourceOptions
-from largebatch.data.openers import open_records
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, UserError
 from largebatch.object_store import Bucket
 from largebatch.store_urls import check_local, check_url, parts_of, shown, url_of
@@ -28,8 +28,8 @@ def test_malformed_urls_are_refused(url):
     for call in (
         Bucket,
         check_url,
-        lambda url: open_records(f"folder:{url}", "train", SourceOptions()),
-        lambda url: open_records(f"tfrecord:{url}", "train", SourceOptions()),
+        lambda url: open_source(f"folder:{url}", "train", SourceOptions()),
+        lambda url: open_source(f"tfrecord:{url}", "train", SourceOptions()),
     ):
         with pytest.raises(UserError) as raised:
             call(url)

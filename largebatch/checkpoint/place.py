@@ -16,7 +16,7 @@ from typing import Protocol
 from largebatch.checkpoint import lock
 from largebatch.errors import CheckpointError
 from largebatch.files import no_folder_reason, replacing
-from largebatch.object_store import Bucket, StorageError
+from largebatch.object_store import Bucket, Range, StorageError
 from largebatch.store_urls import url_of
 
 _PART = re.compile(r"(?P<name>.+)\.part-(?P<offset>\d{15})")
@@ -234,7 +234,7 @@ class BucketPlace:
         if entry is None:
             raise FileNotFoundError(f"{self.url}/{path}")
         length = entry.size if size is None else min(size, entry.size)
-        found = self.bucket.read_range(path, 0, length, entry) if length else b""
+        (found,) = self.bucket.read_ranges([Range(path, 0, length, entry)]) if length else (b"",)
         if found is None:
             raise FileNotFoundError(f"{self.url}/{path} was replaced while it was read")
         return found

@@ -1,7 +1,7 @@
 """The names of networks, all-reduce schemes, wire formats, trackers and optimizers.
 
 An entry makes a name known to the options, the planner and the documentation. Data
-sources are in `largebatch.data.openers`. This module does not import JAX.
+sources are in `largebatch.data.source`. This module does not import JAX.
 """
 
 import dataclasses

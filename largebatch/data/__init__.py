@@ -1,48 +1,56 @@
-"""Data sources, sample order, augmentation, and the feed of microbatches."""
+"""Sources of labelled images, their order, augmentation, and the feed of microbatches."""
 
 from largebatch.data.augment import Augment
+from largebatch.data.dataset import Dataset, open_dataset
 from largebatch.data.feed import (
+    PIECE,
     EvaluationBatch,
     Microbatch,
+    Reading,
+    View,
+    cores,
     evaluation_batches,
+    rectangular_views,
+    square_views,
     train_microbatches,
 )
-from largebatch.data.openers import open_source
 from largebatch.data.order import Order, fingerprint
-from largebatch.data.reading import PIECE, Reading, ahead, cores
-from largebatch.data.sampling import content, sampled
-from largebatch.data.sources import (
+from largebatch.data.prefetch import ahead
+from largebatch.data.source import (
     Source,
     SourceOptions,
+    Split,
     class_counts,
+    content,
     differing,
-    identities,
     identity,
+    open_source,
+    sampled,
 )
-from largebatch.data.unreadable import Unreadable, as_far_as_possible
-from largebatch.data.views import View, rectangular_views, square_views
+from largebatch.data.unreadable import Unreadable
 
 __all__ = [
     "PIECE",
     "Augment",
+    "Dataset",
     "EvaluationBatch",
     "Microbatch",
     "Order",
     "Reading",
     "Source",
     "SourceOptions",
+    "Split",
     "Unreadable",
     "View",
     "ahead",
-    "as_far_as_possible",
     "class_counts",
     "content",
     "cores",
     "differing",
     "evaluation_batches",
     "fingerprint",
-    "identities",
     "identity",
+    "open_dataset",
     "open_source",
     "rectangular_views",
     "sampled",

@@ -89,7 +89,7 @@ class Augment:
         positions: np.ndarray,
         epochs: np.ndarray,
         ids: np.ndarray,
-    ) -> tuple[np.ndarray, ...]:
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return what the device erases and mixes.
 
         Args:
@@ -100,22 +100,17 @@ class Augment:
             ids: int64 (b,).
 
         Returns:
-            Boxes int32 (b, 4) if images are erased, and mixtures float32 (b, 6) if they are mixed.
+            Boxes int32 (b, 4), None if nothing is erased; and mixtures float32 (b, 6), None if
+            nothing is mixed.
         """
-        found = []
+        boxes = shares = None
         if self.erase:
-            found.append(erased_boxes(shape, self.erase, seed=seed, epochs=epochs, ids=ids))
+            boxes = erased_boxes(shape, self.erase, seed=seed, epochs=epochs, ids=ids)
         if self.mixes:
-            found.append(
-                mixtures(
-                    shape,
-                    mixup=self.mixup,
-                    cutmix=self.cutmix,
-                    seed=seed,
-                    positions=positions,
-                )
+            shares = mixtures(
+                shape, mixup=self.mixup, cutmix=self.cutmix, seed=seed, positions=positions
             )
-        return tuple(found)
+        return boxes, shares
 
 
 def _window(images: np.ndarray, top: np.ndarray, left: np.ndarray, shift: int) -> np.ndarray:

@@ -1,59 +1,57 @@
-"""`huggingface:PATH` and `parquet:PATTERN`: sets of Hugging Face's `datasets`.
+"""`huggingface:PATH`: a dataset that Hugging Face's `datasets` saved by `save_to_disk`.
 
-A random example of a Parquet file costs the reading of its row group, 0.05 ms of one core for each
-image of ImageNet in it, beside 1 ms to decode an image. Groups of several images with more than
-`LARGEST_GROUP` bytes in the mean are refused in training; those of the hub have 100 images.
+Its files are Arrow streams, in which the content of each image is a range of bytes.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from largebatch.data import shard_files
-from largebatch.data.arrow import (
-    ArrowShards,
-    Columns,
-    ParquetShards,
-    check_installed,
-    open_parquet_file,
-    open_stream,
-)
-from largebatch.data.sharded import ShardedRecords, check_present, in_threads
-from largebatch.data.sources import SPLITS, SourceOptions, own_name
-from largebatch.data.storage import LocalStorage
-from largebatch.environment import command_path
+from largebatch.data.prefetch import in_threads
+from largebatch.data.ranges import Disk, RangeSource, absolute
+from largebatch.data.source import SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import holds, read_json
+from largebatch.store_urls import url_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGEST_GROUP = 1 << 20
-"""Bytes of a row group up to which a Parquet file is read in place: some 9 images of ImageNet."""
-_PARQUET = shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet")
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
+_OPENERS = 16  # threads, for file systems on which opening waits
 
 
-def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
-    """Open a split of a dataset that `datasets` has saved by `save_to_disk`.
+class Columns(NamedTuple):
+    """Names of the two columns that are read."""
+
+    image: str = "image"
+    """A struct with `bytes`."""
+    label: str = "label"
+    """An integer."""
+
+
+def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSource:
+    """Open a split of a saved `DatasetDict`.
 
     Args:
         spec: `huggingface:PATH`, the directory with `dataset_dict.json`.
         split: `train`; or `validation`: see `SPLITS`.
         options: `classes` is the number of classes where the label is not a `ClassLabel`.
 
-    Returns:
-        The split.
-
     Raises:
         DataError: The directory is absent, incomplete or not of that form.
     """
     check_installed()
-    path = spec.partition(":")[2]
-    if not path:
-        raise DataError(f"data.source: {spec!r} has no directory; write huggingface:PATH")
-    root = os.path.abspath(os.path.expanduser(path))
+    root = absolute(spec.partition(":")[2])
+    if url_of(root):
+        raise DataError(
+            f"data.source={spec}: Arrow files are read from a disk only; copy the directory "
+            "(gcloud storage rsync -r, aws s3 sync, rclone copy)"
+        )
     dictionary = os.path.join(root, "dataset_dict.json")
     if not os.path.isfile(dictionary):
         raise DataError(
@@ -77,72 +75,74 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
         raise DataError(
             f"{directory} has {'a mapping of indices' if names else 'no files'}; save the set again"
         )
-    check_present(directory, names)
-    paths = tuple(os.path.join(directory, name) for name in names)
+    shard_files.check_present(directory, names, os.listdir(directory))
     info = _json(os.path.join(directory, "dataset_info.json"))
-    lengths = tuple(in_threads(lambda path: len(open_stream(path)), paths))
-    if not sum(lengths):
-        raise DataError(f"{directory}: the files of {own} hold no record; save the set again")
-    columns, classes = _features(directory, info.get("features") or {}, options.classes)
-    _check_columns(paths[0], open_stream(paths[0]).schema, columns)
-    return ShardedRecords(
-        spec, split, ArrowShards(paths, lengths, columns), classes, f"{root}, split {own}"
-    )
+    columns, classes = columns_of(directory, info.get("features") or {}, options.classes)
+    paths = [os.path.join(directory, name) for name in names]
+    rows = list(in_threads(lambda path: _scan(path, columns), paths, _OPENERS))
+    note = f"{root}, split {own}, {len(names):,} files"
+    lengths, disk = [len(part) for part in rows], Disk(directory)
+    return RangeSource(spec, split, classes, disk, names, lengths, np.concatenate(rows), note)
 
 
-def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
-    """Open a split of Parquet files such as those of Hugging Face's hub.
+def _scan(path: str, columns: Columns) -> np.ndarray:
+    """Find the images of an Arrow stream: int64 (n, 3), first byte, number of bytes and label.
 
-    The files of a split are found by their names; see `shard_files.of_split`.
-
-    Args:
-        spec: `parquet:PATH`, a directory or a pattern.
-        split: `train` or `validation`.
-        options: `classes` is the number of classes where neither the files nor a `labels.txt`
-            names them; `sequential` accepts large row groups.
-
-    Returns:
-        The split.
+    The content of the images of a batch is one buffer, mapped from the file, and their bounds in it
+    are another: the position of an image is a difference of addresses.
 
     Raises:
-        DataError: Files are absent, incomplete, not of that form or in large row groups.
+        DataError: The file is absent, not complete, or has not these columns.
     """
-    check_installed()
-    found = shard_files.of_split(spec, split, _PARQUET, options)
-    metadata = in_threads(lambda path: open_parquet_file(path).metadata, found.paths)
-    schema = open_parquet_file(found.paths[0]).schema_arrow
+    import pyarrow as pa
+
     try:
-        stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = dict(stored.get("info", {}).get("features", {}))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        mapped = pa.memory_map(path)
+        if mapped.size() < len(_END) or mapped.read_at(len(_END), mapped.size() - 8) != _END:
+            raise ValueError("it lacks the mark of its end")
+        start = mapped.read_buffer(mapped.size()).address if mapped.seek(0) == 0 else 0
+        mapped.seek(0)
+        table = pa.ipc.open_stream(mapped).read_all()
+        check_columns(path, table.schema, columns)
+        parts = []
+        for image, label in zip(
+            table.column(columns.image).chunks, table.column(columns.label).chunks, strict=True
+        ):
+            contents = image.field("bytes")
+            if image.null_count or contents.null_count:
+                raise ValueError(
+                    "an image has no bytes, only a path; embed the images in the dataset"
+                )
+            if label.null_count:
+                raise ValueError("an image has no label")
+            if not len(label):
+                continue
+            wide = pa.types.is_large_binary(contents.type)
+            _, ends, data = contents.buffers()
+            bounds = np.frombuffer(ends, np.int64 if wide else np.int32)
+            at = image.offset + contents.offset
+            bounds = bounds[at : at + len(label) + 1].astype(np.int64) + data.address - start
+            if bounds[0] < 0 or bounds[-1] > mapped.size():
+                raise ValueError("its images are compressed; save the dataset again without")
+            labels = label.to_numpy(zero_copy_only=False)
+            parts.append(np.column_stack([bounds[:-1], np.diff(bounds), labels]))
+    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
         raise DataError(
-            f"{found.paths[0]}: its description of the features cannot be read "
-            f"({one_line(error)}); write the files again"
+            f"{path} is not a complete Arrow file: {one_line(error)}; restore it or save the set "
+            "again"
         ) from error
-    columns, classes = _features(found.directory, features, options.classes)
-    _check_columns(found.paths[0], schema, columns)
-    groups = (file.row_group(i) for file in metadata for i in range(file.num_row_groups))
-    sizes = [group.total_byte_size for group in groups if group.num_rows > 1]
-    size = sum(sizes) / max(len(sizes), 1)
-    if size > LARGEST_GROUP and not options.sequential:
+    return np.concatenate(parts or [np.empty((0, 3), np.int64)]).astype(np.int64)
+
+
+def check_installed() -> None:
+    """Raise a DataError if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
         raise DataError(
-            f"{found.directory} has row groups of {size / 1e6:,.1f} MB, and a random image would "
-            f"read a whole one (at most {LARGEST_GROUP / 1e6:,.1f} MB are accepted); convert the "
-            f"set: python {command_path('scripts/prepare_imagenet.py')} --from '{spec}' --to "
-            "arrayrecord --out DIR"
-        )
-    lengths = tuple(file.num_rows for file in metadata)
-    if not sum(lengths):
-        raise DataError(
-            f"{found.directory}: the files of {found.own} hold no record; get them again"
-        )
-    return ShardedRecords(
-        spec,
-        split,
-        ParquetShards(found.paths, lengths, columns, options.sequential),
-        classes,
-        f"{found.directory}, split {found.own}",
-    )
+            "data.source: Arrow and Parquet files need pyarrow, which is not installed; run "
+            "pip install -e '.[huggingface]'"
+        ) from error
 
 
 def _json(path: str) -> dict[str, Any]:
@@ -152,10 +152,19 @@ def _json(path: str) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read ({one_line(error)}); save the set again") from error
 
 
-def _features(
+def columns_of(
     directory: str, features: Mapping[str, Any], count: int
 ) -> tuple[Columns, tuple[str, ...]]:
-    """Return the columns of image and label, and the names of the classes."""
+    """Return the columns of image and label, and the names of the classes.
+
+    Args:
+        directory: The dataset, for messages, and where a `labels.txt` may be.
+        features: The description of the columns, as `datasets` writes it.
+        count: `data.classes`.
+
+    Raises:
+        DataError: Several columns could be meant, or nothing names the classes.
+    """
     kinds = {
         name: feature.get("_type")
         for name, feature in features.items()
@@ -168,7 +177,7 @@ def _features(
     names = features.get(label, {}).get("names") if label in kinds else None
     if names:
         return Columns(image, label), tuple(map(str, names))
-    return Columns(image, label), shard_files.class_names(LocalStorage(directory), count)
+    return Columns(image, label), shard_files.class_names(Disk(directory), count)
 
 
 def _column(directory: str, name: str, found: Sequence[str]) -> str:
@@ -183,11 +192,11 @@ def _column(directory: str, name: str, found: Sequence[str]) -> str:
     return found[0]
 
 
-def _check_columns(path: str, schema: "pa.Schema", columns: Columns) -> None:
+def check_columns(path: str, schema: "pa.Schema", columns: Columns) -> None:
     """Raise a DataError unless the columns are a struct with `bytes` and integers."""
     import pyarrow as pa
 
-    for name in (columns.image, columns.label):
+    for name in columns:
         if name not in schema.names:
             raise DataError(f"{path} has no column {name!r}; {did_you_mean(name, schema.names)}")
     image, label = schema.field(columns.image).type, schema.field(columns.label).type

@@ -161,6 +161,17 @@ class Pixels:
         return resize(part, size, resampling, out=out)
 
 
+def picture(content: bytes | np.ndarray | Image.Image) -> Picture | Pixels:
+    """Return an image of a source: a file's content, uint8 (h, w, 3), or an image of Pillow.
+
+    Raises:
+        UndecodableError: As for `Picture` and `rgb`.
+    """
+    if isinstance(content, bytes):
+        return Picture(content)
+    return Pixels(content if isinstance(content, np.ndarray) else rgb(content))
+
+
 def reduction(box: Box, size: tuple[int, int], resampling: Resampling) -> int:
     """Return the divisor of the size at which a box can be decoded: 1, 2, 4 or 8.
 

@@ -1,9 +1,9 @@
-"""Positions of records in formats without an index of their own, found once and kept in a file.
+"""The images of shards whose format has no index, found once and kept in a file.
 
 The file is beside the shards, `.NAME.index.npz`, or where that folder cannot be written in
 $XDG_CACHE_HOME/largebatch (~/.cache/largebatch). It is valid for the same names of the shards, and
-for each shard with the same size and modification time; the others are read again. A scan that is
-interrupted continues with the shards that the index lacks. Processes may build it at once.
+for each shard with the same size and modification time; the others are scanned again. A scan that
+is interrupted continues with the shards that the index lacks. Processes may build it at once.
 
 In object storage, the ETag takes the place of the modification time. The index is in the cache, and
 is also read from beside the shards, where only the user puts it.
@@ -13,117 +13,76 @@ import contextlib
 import hashlib
 import io
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
+from largebatch.data.prefetch import in_threads
 from largebatch.data.progress import progress
-from largebatch.data.shard_readers import Shards
-from largebatch.data.storage import Storage
+from largebatch.data.ranges import Scan, Storage
 from largebatch.errors import DataError
-from largebatch.files import user_cache
+from largebatch.files import replacing, user_cache
 from largebatch.store_urls import url_of
 
 _SAVE_EVERY_S = 30.0  # of a scan: writing the index of ImageNet, 20 to 30 MB, takes below 1 s
 _UNREAD = (-1, -1)  # the stamp of a shard that the index lacks
-_VERSION = 1
+_VERSION = 2
 
 
-@dataclass(frozen=True, eq=False)
-class IndexedShards(Shards):
-    """Shards whose records are read by their positions.
+def rows_of(
+    name: str, kind: str, storage: Storage, files: Sequence[str], scan: Scan
+) -> tuple[list[int], np.ndarray]:
+    """Return the images of shards, from the index or by a scan.
 
-    Attributes:
-        rows: For each shard, the positions of its records, int64 (n, columns).
-        storage: The directory of the shards.
-    """
-
-    rows: tuple[np.ndarray, ...] = field(repr=False)
-    storage: Storage
-
-    located: ClassVar[bool] = True
-    """Whether the marks state where each record is."""
-
-    @property
-    def in_flight(self) -> int:
-        return self.storage.in_flight
-
-    def mark(self, shard: int) -> bytes:
-        mark = super().mark(shard)
-        if not self.located:
-            return mark
-        rows = self.rows[shard].astype("<i8").tobytes()
-        return mark + hashlib.blake2b(rows, digest_size=8).digest()
-
-
-def positions(
-    name: str,
-    kind: str,
-    paths: Sequence[str],
-    scan: Callable[[str, Storage], np.ndarray],
-    storage: Storage,
-) -> list[np.ndarray]:
-    """Return the positions of the records of each shard, from the index or by a scan.
-
-    The progress of a scan is printed. Reading the index of 1.28 million records takes 0.1 s.
+    The progress of a scan is printed. Reading the index of 1.28 million images takes 0.1 s.
 
     Args:
         name: What is indexed, for the progress.
-        kind: Name of the format and of the columns.
-        paths: The shards, all in one directory.
-        scan: Called as scan(path, storage) in threads; returns the positions of the records of a
-            file, int64 (n, columns).
+        kind: Name of the format, and of what else `scan` depends on.
         storage: The directory of the shards.
+        files: Names of the shards.
+        scan: See `ranges.Scan`; called in threads.
 
     Returns:
-        int64 (n, columns) for each shard.
+        The number of images of each shard, and int64 (n, 3) of all of them, as of `scan`.
 
     Raises:
         DataError: A shard cannot be read; see also `scan`.
     """
-    names = [os.path.basename(path) for path in paths]
-    with ThreadPoolExecutor(storage.scanners) as threads:
-        stamps = np.array(list(threads.map(lambda name: _stamp(storage, name), names)), np.int64)
+    stamps = np.array(list(in_threads(lambda f: _stamp(storage, f), files, storage.scanners)))
     digest = hashlib.blake2b(f"{_VERSION} {kind}\0".encode(), digest_size=8)
-    for shard in names:
+    for shard in files:
         digest.update(os.fsencode(shard) + b"\0")
-    own = f".{kind}-{digest.hexdigest()}.index.npz"
+    own = f".{kind.partition(' ')[0]}-{digest.hexdigest()}.index.npz"
     remote = bool(url_of(storage.path))
-    files = _places(storage.path, own, remote)
+    places = _places(storage.path, own, remote)
     rows: dict[int, np.ndarray] = {}
-    for file in files:
-        if len(rows) < len(paths):
-            rows = _load(file.read_bytes, stamps) | rows
-    if remote and len(rows) < len(paths) and storage.holds(own):
+    for place in places:
+        if len(rows) < len(files):
+            rows = _load(place.read_bytes, stamps) | rows
+    if remote and len(rows) < len(files) and storage.holds(own):
         rows = _load(lambda: storage.text(own), stamps) | rows
-    missing = [at for at in range(len(paths)) if at not in rows]
-    if not missing:
-        return [rows[at] for at in range(len(paths))]
-    saved = time.monotonic()
-    with (
-        progress(f"indexing {name}", "shards", len(paths), len(rows)) as advance,
-        ThreadPoolExecutor(storage.scanners) as threads,
-    ):
-        futures = {threads.submit(scan, paths[at], storage): at for at in missing}
-        try:
-            for future in as_completed(futures):
-                rows[futures[future]] = future.result()
-                advance(1)
-                if time.monotonic() - saved >= _SAVE_EVERY_S and len(rows) < len(paths):
-                    _save(files, stamps, rows)
-                    saved = time.monotonic()
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-        finally:
-            _save(files, stamps, rows)
-    return [rows[at] for at in range(len(paths))]
+    missing = [at for at in range(len(files)) if at not in rows]
+    if missing:
+        saved = time.monotonic()
+        found = in_threads(lambda at: scan(storage, files[at]), missing, storage.scanners)
+        with (
+            contextlib.closing(found),
+            progress(f"indexing {name}", "shards", len(files), len(rows)) as advance,
+        ):
+            try:
+                for at, part in zip(missing, found, strict=True):
+                    rows[at] = part
+                    advance(1)
+                    if time.monotonic() - saved >= _SAVE_EVERY_S:
+                        _save(places, stamps, rows)
+                        saved = time.monotonic()
+            finally:
+                _save(places, stamps, rows)
+    parts = [rows[at] for at in range(len(files))]
+    return [len(part) for part in parts], np.concatenate(parts)
 
 
 def _stamp(storage: Storage, name: str) -> tuple[int, int]:
@@ -146,7 +105,7 @@ def _places(directory: str, name: str, remote: bool) -> list[Path]:
 
 
 def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the positions in an index by shard, of those shards that have not changed."""
+    """Return the rows of an index by shard, of those shards that have not changed."""
     try:
         content = io.BytesIO(read())
         with np.load(content, allow_pickle=False) as stored:
@@ -157,7 +116,7 @@ def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray
         return {}
 
 
-def _save(files: Sequence[Path], stamps: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
+def _save(places: Sequence[Path], stamps: np.ndarray, rows: Mapping[int, np.ndarray]) -> None:
     """Write the index of the shards that have been read to the first place that can be written."""
     if not rows:
         return
@@ -169,27 +128,8 @@ def _save(files: Sequence[Path], stamps: np.ndarray, rows: Mapping[int, np.ndarr
         "rows": np.concatenate(parts),
         "ends": np.cumsum([len(part) for part in parts]),
     }
-    for file in files:
-        if _written(file, content):
-            return
-
-
-def _written(file: Path, content: Mapping[str, np.ndarray]) -> bool:
-    """Replace a file by one with these arrays; return whether it could be written."""
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Another process may write the same index: each has a temporary file of its own.
-        descriptor, temporary = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
-        with os.fdopen(descriptor, "wb") as stream:
+    for place in places:
+        # Another process may write the same index.
+        with contextlib.suppress(OSError), replacing(place, shared=True) as stream:
             np.savez(stream, **content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, file)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        return False
-    return True
+            return

@@ -10,7 +10,7 @@ from largebatch import data
 from largebatch.config import Config, Facts
 from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.schema import replaced
-from largebatch.data.sources import Split
+from largebatch.data.source import MEAN, STD, Split
 from largebatch.errors import ConfigError, DataError
 
 _SETS = "data.validation_sets"
@@ -19,19 +19,19 @@ _SPLITS = ("train", "validation")
 _PAIRS = 64  # of neighbours that show whether a dataset is in the order of its classes
 
 
-def open_source(
+def open_split(
     config: Config,
-    split: str,
-    opener: Callable[..., data.Source] = data.open_source,
+    split: Split,
+    opener: Callable[..., data.Dataset] = data.open_dataset,
     *,
     whole: bool = False,
-) -> data.Source:
+) -> data.Dataset:
     """Open a split of the configured data.
 
     Args:
       config: the configuration of a stage.
       split: ``train`` or ``validation``.
-      opener: `data.open_source`, or one that keeps what it has opened.
+      opener: `data.open_dataset`, or one that keeps what it has opened.
       whole: whether class folders without splits are the validation split.
     """
     options = config.data
@@ -55,20 +55,20 @@ def open_source(
 
 
 def open_validation_sets(
-    config: Config, main: data.Source, opener: Callable[..., data.Source] = data.open_source
-) -> dict[str, data.Source]:
+    config: Config, main: data.Dataset, opener: Callable[..., data.Dataset] = data.open_dataset
+) -> dict[str, data.Dataset]:
     """Open the validation splits of ``data.validation_sets``, by name.
 
     Args:
       config: the configuration of a stage.
       main: the main validation split.
-      opener: as in `open_source`.
+      opener: as in `open_split`.
 
     Raises:
       ConfigError: a text is not NAME=SOURCE, or a name is taken.
       DataError: a set cannot be opened, or differs from the main one in classes or image size.
     """
-    found: dict[str, data.Source] = {}
+    found: dict[str, data.Dataset] = {}
     for text in config.data.validation_sets:
         name, _, spec = (part.strip() for part in text.partition("="))
         if not spec or not _NAME.fullmatch(name):
@@ -80,7 +80,7 @@ def open_validation_sets(
             raise ConfigError(f"{_SETS}: the name {name} of {text!r} is taken; use another name")
         changes = {"data.source": full_source(spec), "data.validation_split": 0.0}
         try:
-            source = open_source(replaced(config, changes), "validation", opener, whole=True)
+            source = open_split(replaced(config, changes), "validation", opener, whole=True)
         except (ConfigError, DataError) as error:
             reason = str(error).removeprefix("data.source: ")
             raise type(error)(f"{_SETS}: {name}: {reason}") from error
@@ -119,22 +119,28 @@ def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:
     )
 
 
-def grouped_by_class(source: data.Source) -> bool:
+def grouped_by_class(dataset: data.Dataset) -> bool:
     """Return whether neighbours mostly have the same label, as in class folders.
 
     Reads 64 pairs of neighbours at equal distances. In a random order, neighbours have the same
     label as often as any two examples.
     """
+    source = dataset.source
     first = np.linspace(0, max(0, len(source) - 2), _PAIRS).astype(np.int64)
     ids, rows = np.unique([first, np.minimum(first + 1, len(source) - 1)], return_inverse=True)
-    (_, labels), _ = data.as_far_as_possible(source.read, ids)
+    labels = source.read(ids)[1] if source.labels is None else source.labels[ids]
     pairs = labels[rows.reshape(2, -1)]
     _, counts = np.unique(pairs, return_counts=True)
     expected = np.square(counts / counts.sum()).sum()
     return bool(len(counts) > 1 and (pairs[0] == pairs[1]).mean() > (1 + expected) / 2)
 
 
-def facts_of(train: data.Source, validation: data.Source, devices: int, processes: int) -> Facts:
+def facts_of(
+    train: "data.Dataset | KnownSplit",
+    validation: "data.Dataset | KnownSplit",
+    devices: int,
+    processes: int,
+) -> Facts:
     """Return the facts that the plan needs.
 
     Raises:
@@ -151,22 +157,27 @@ def facts_of(train: data.Source, validation: data.Source, devices: int, processe
             f"{', '.join(map(repr, train.classes)) or 'none'}, which cannot be learned; use images "
             "of more classes"
         )
-    return Facts(
+    facts = Facts(
         train_examples=len(train),
         validation_examples=len(validation),
         classes=len(train.classes),
         image_shape=train.image_shape,
         devices=devices,
         processes=processes,
-        identity=int(data.identity(train), 16) >> 4,
-        validation_identity=int(data.identity(validation), 16) >> 4,
-        content=int(data.content(train, validation) or "0", 16) >> 4,
+    )
+    if isinstance(train, KnownSplit) or isinstance(validation, KnownSplit):
+        return facts
+    return dataclasses.replace(
+        facts,
+        identity=int(data.identity(train.source), 16) >> 4,
+        validation_identity=int(data.identity(validation.source), 16) >> 4,
+        content=int(data.content(train.source, validation.source), 16) >> 4,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownSplit:
-    """The facts of a `Source` of a public dataset whose files are not at hand."""
+    """The facts of a `Dataset` whose files are not at hand."""
 
     name: str
     examples: int
@@ -183,14 +194,12 @@ def known_split(spec: str, split: Split, image_size: int = 0) -> KnownSplit | No
     """Return the facts of a split of a public dataset of photographs; None if it is not known.
 
     Args:
-        spec: See `open_source`.
+        spec: See `source.open_source`.
         split: `train` or `validation`.
         image_size: Pixels a side; 0 is the photographs' default.
     """
     if spec == "digits" or spec not in KNOWN_SETS:
         return None
-    from largebatch.data.photos import MEAN, STD  # brings the image libraries
-
     known = KNOWN_SETS[spec]
     side = image_size or known.side
     examples = known.train if split == "train" else known.validation

@@ -1,14 +1,15 @@
-"""Records of object storage, kept on a local disk.
+"""Ranges of objects in object storage, kept on a local disk.
 
-For each object there is a sparse file, in which record r of n bytes from byte b lies at 16·r + b,
-after 16 bytes: the CRC-32 of what follows, r and b modulo 2^32, and n. A record that is absent,
-torn or overwritten has another checksum and is read from the object again. So nothing has to be
-locked, flushed or indexed, and a crash needs no repair.
+For each object there is a sparse file, in which the n bytes from byte b of the object lie at
+b + 12, after 12 bytes: the CRC-32 of what follows, b modulo 2^32, and n. Between the images of a
+TFRecord file or a tar there are always more than 12 other bytes. An entry that is absent, torn or
+overwritten has another checksum, and is read from the object again. So nothing has to be locked,
+flushed or indexed, and a crash needs no repair.
 
-A record stays until its object is replaced, and nothing is stored beyond the limit. In a random
-order every record is read once an epoch. A cache of a share s of the dataset that drops the least
-recently used record has dropped nearly every record before it is read again; one that keeps the
-first ones answers the share s of all reads.
+An entry stays until its object is replaced, and nothing is stored beyond the limit. In a random
+order every image is read once an epoch. A cache of a share s of the dataset that drops the least
+recently used image has dropped nearly every image before it is read again; one that keeps the first
+ones answers the share s of all reads.
 """
 
 import contextlib
@@ -22,10 +23,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from largebatch.errors import ConfigError
-from largebatch.files import no_folder_reason
+from largebatch.files import no_folder_reason, user_cache
 
-_HEADER = struct.Struct("<IIII")
-_PLACE = struct.Struct("<III")
+_HEADER = struct.Struct("<III")
+_PLACE = struct.Struct("<II")
 _MASK = 0xFFFFFFFF
 _BLOCK = 4096  # bytes that a disk allocates at a time
 STEP = 32 * 2**20
@@ -34,33 +35,23 @@ exceed the limit by less than n times as much."""
 
 
 class RecordCache:
-    """A directory of records, used by any number of threads, processes and runs at once."""
+    """A directory of entries, used by any number of threads, processes and runs at once."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        """Create the directory.
+        """Create the directory where it is absent.
 
         Args:
             directory: Where the files are.
             limit: Bytes on the disk at which storing stops.
 
         Raises:
-            ConfigError: See `create`.
+            ConfigError: The directory cannot be created, listed or written.
         """
         self._directory = directory
         self._limit = limit
         self._lock = threading.Lock()
-        self.create()
-
-    def create(self) -> None:
-        """Create the directory where it is absent, and measure it again.
-
-        Raises:
-            ConfigError: The directory cannot be created, listed or written.
-        """
-        with self._lock:
-            self._left = 0  # bytes until the cache is measured again
-            self._full = False
-        directory = self._directory
+        self._left = 0  # bytes until the cache is measured again
+        self._full = False
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
@@ -72,44 +63,37 @@ class RecordCache:
                 "data.cache_gb=0"
             ) from error
 
-    def __reduce__(self) -> tuple:
-        return open_cache, (self._directory, self._limit)
-
-    def get(self, key: str, row: int, offset: int, size: int) -> bytes | None:
-        """Return a record; None if it is not stored.
+    def get(self, key: str, offset: int, size: int) -> bytes | None:
+        """Return bytes of an object; None if they are not stored.
 
         Args:
             key: See `key_of`.
-            row: Number of the record in its object.
-            offset: Its first byte in the object.
-            size: Number of its bytes.
+            offset: First byte in the object.
+            size: Number of bytes.
         """
         try:
             descriptor = os.open(self._directory / key, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            entry = os.pread(descriptor, _HEADER.size + size, _HEADER.size * row + offset)
+            entry = os.pread(descriptor, _HEADER.size + size, offset)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        if len(entry) != _HEADER.size + size:
-            return None
-        if entry[4 : _HEADER.size] != _place(row, offset, size):
+        if entry[4 : _HEADER.size] != _PLACE.pack(offset & _MASK, size & _MASK):
             return None
         if zlib.crc32(memoryview(entry)[4:]) != int.from_bytes(entry[:4], "little"):
             return None
         return entry[_HEADER.size :]
 
-    def put(self, key: str, row: int, offset: int, data: bytes) -> None:
-        """Store a record if there is room; a disk that is full or fails is no error.
+    def put(self, key: str, offset: int, data: bytes) -> None:
+        """Store bytes of an object if there is room; a disk that is full or fails is no error.
 
         Args:
             key: See `key_of`.
-            row: As of `get`.
-            offset: As of `get`.
-            data: The record.
+            offset: First byte in the object.
+            data: The bytes.
         """
         if not self._reserved(len(data) + _HEADER.size):
             return
@@ -117,16 +101,16 @@ class RecordCache:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._directory / key, flags, 0o644)
             try:
-                place = _place(row, offset, len(data))
+                place = _PLACE.pack(offset & _MASK, len(data) & _MASK)
                 check = zlib.crc32(data, zlib.crc32(place)).to_bytes(4, "little")
-                os.pwritev(descriptor, (check, place, data), _HEADER.size * row + offset)
+                os.pwritev(descriptor, (check, place, data), offset)
             finally:
                 os.close(descriptor)
         except OSError:
             self._full = True
 
     def keep_only(self, keys: Iterable[str]) -> None:
-        """Remove the records of other versions of these objects."""
+        """Remove the entries of other versions of these objects."""
         current = {key.partition("-")[0]: key for key in keys}
         for name in os.listdir(self._directory):
             if current.get(name.partition("-")[0], name) != name:
@@ -158,18 +142,18 @@ class RecordCache:
             return not self._full
 
 
+@functools.cache
 def open_cache(directory: Path, limit: int) -> RecordCache:
     """Return the cache that all datasets of this process share, so that they share its limit.
+
+    Args:
+        directory: $XDG_CACHE_HOME/largebatch/records in a run.
+        limit: Bytes on the disk at which storing stops.
 
     Raises:
         ConfigError: See `RecordCache`.
     """
-    cache = _shared(directory, limit)
-    cache.create()
-    return cache
-
-
-_shared = functools.cache(RecordCache)
+    return RecordCache(directory, limit)
 
 
 def key_of(url: str, version: str) -> str:
@@ -178,6 +162,6 @@ def key_of(url: str, version: str) -> str:
     return "-".join(parts)
 
 
-def _place(row: int, offset: int, size: int) -> bytes:
-    """Return the header without its checksum."""
-    return _PLACE.pack(row & _MASK, offset & _MASK, size & _MASK)
+def cache_of(limit: int) -> RecordCache | None:
+    """Return the user's cache of some bytes; None for 0."""
+    return open_cache(user_cache() / "records", limit) if limit else None

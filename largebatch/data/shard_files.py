@@ -4,15 +4,15 @@ import fnmatch
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from largebatch.data.sharded import check_present
-from largebatch.data.sources import SPLITS, SourceOptions, own_name
-from largebatch.data.storage import Storage, absolute, storage_of
+from largebatch.data.ranges import Storage, absolute, storage_of
+from largebatch.data.source import SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError, one_line
 
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
+_WORDS = {word for words in SPLITS.values() for word in words}
 _LABELS = ("labels.txt", "label.labels.txt")
 
 
@@ -24,7 +24,12 @@ class Found(NamedTuple):
     own: str
     """The split's own name."""
     names: list[str]
-    """Names of the files, in order."""
+    """Paths of the files below it, in order."""
+
+    @property
+    def note(self) -> str:
+        """Directory and split, for descriptions."""
+        return f"{self.directory}, split {self.own}"
 
     @property
     def directory(self) -> str:
@@ -65,8 +70,9 @@ def of_split(
     """Return the shards of a split.
 
     A file belongs to the split that is the last such word in its name: `train`; or `validation`,
-    else `val`, else `test`. A split is one complete series `…-00000-of-00004…`, or else files in
-    the order of their names.
+    else `val`, else `test`. Where there are no such files, but folders with these names, their
+    files are the splits. A split is one complete series `…-00000-of-00004…`, or else files in the
+    order of their names.
 
     Args:
         spec: `scheme:PATH`. PATH is a directory, or a pattern of files in one directory with `*`,
@@ -83,13 +89,11 @@ def of_split(
         ConfigError, StorageError: See `storage_of`.
     """
     path = absolute(spec.partition(":")[2])
-    if not spec.partition(":")[2]:
-        raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
     try:
         if is_pattern(path):
             found, wanted = _matching(spec, path, options)
         else:
-            storage = storage or storage_of(path, options)
+            storage = storage or storage_of(path, options.cache_bytes)
             if not storage.exists():
                 kind = "a file; use its directory, or a pattern of file names"
                 raise DataError(
@@ -99,16 +103,18 @@ def of_split(
             found, wanted = Found(storage, "", _shards(storage, form)), []
         own, names = _split(found, split, form)
         _check_wanted(found, wanted, own)
-        _check_series(found.storage, own, names)
+        for folder, inside in itertools.groupby(names, os.path.dirname):
+            present = found.storage.listing(folder)[0]
+            _check_series(found.directory, own, list(map(os.path.basename, inside)), present)
         return Found(found.storage, own, names)
     except OSError as error:
         raise _unreadable(error, path) from error
 
 
 def word_of(name: str) -> str:
-    """Return the last word in a file's name that names a split, or `no split`."""
-    words = {word for words in SPLITS.values() for word in words}
-    named = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
+    """Return the last word in a file's name, or its folder, that names a split, or `no split`."""
+    folder, _, file = name.rpartition("/")
+    named = [word for word in re.findall("[a-z]+", (folder or file).lower()) if word in _WORDS]
     return named[-1] if named else "no split"
 
 
@@ -160,7 +166,8 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
     own = own_name(splits, split, found.directory)
     if own is None:
         counts = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
-        every = sorted(n for n in found.storage.names() if not n.startswith("."))
+        files, folders = found.storage.listing()
+        every = sorted(name for name in files + folders if not name.startswith("."))
         packed = any(
             name.lower().endswith((".gz", ".tgz", ".zst", ".xz", ".bz2")) for name in every
         )
@@ -175,14 +182,17 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
 
 
 def _shards(storage: Storage, form: Form) -> list[str]:
-    """Return the names of the files of a format in a directory, sorted."""
-    return sorted(
-        name
-        for name in storage.names()
-        if re.search(form.name, name, re.IGNORECASE)
-        and not name.startswith(".")
-        and storage.holds(name)
-    )
+    """Return the paths of the files of a format in a directory, or in its folders, sorted."""
+
+    def shards(names: Iterable[str]) -> list[str]:
+        visible = (name for name in names if not name.startswith("."))
+        return sorted(name for name in visible if re.search(form.name, name, re.IGNORECASE))
+
+    files, folders = storage.listing()
+    own = [folder for folder in sorted(folders) if folder.lower() in _WORDS]
+    return shards(files) or [
+        f"{folder}/{name}" for folder in own for name in shards(storage.listing(folder)[0])
+    ]
 
 
 def _matching(spec: str, pattern: str, options: SourceOptions) -> tuple[Found, list[str]]:
@@ -190,8 +200,8 @@ def _matching(spec: str, pattern: str, options: SourceOptions) -> tuple[Found, l
     directory = os.path.dirname(pattern)
     wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
     literal = not re.search(r"[*?\[]", "".join(wanted))
-    storage = storage_of(directory, options)
-    present = set(storage.names()) if storage.exists() else set()
+    storage = storage_of(directory, options.cache_bytes)
+    present = set(storage.listing()[0]) if storage.exists() else set()
     if literal:
         names = sorted(name for name in wanted if name in present)
     else:
@@ -214,7 +224,7 @@ def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
         len(other) == len(names) and present.issuperset(other) for other in splits.values()
     )
     if not shorter:
-        check_present(found.directory, names, found.storage.names())
+        check_present(found.directory, names, found.storage.listing()[0])
 
 
 def _expanded(pattern: str) -> Iterator[str]:
@@ -234,7 +244,7 @@ def _expanded(pattern: str) -> Iterator[str]:
         yield from _expanded(pattern[: match.start()] + choice + pattern[match.end() :])
 
 
-def _check_series(storage: Storage, own: str, names: list[str]) -> None:
+def _check_series(directory: str, own: str, names: list[str], present: list[str]) -> None:
     """Raise a DataError unless the files are one complete series, or none is of a series."""
     found = [_SERIES.search(name) for name in names]
     kinds = {
@@ -243,7 +253,7 @@ def _check_series(storage: Storage, own: str, names: list[str]) -> None:
     }
     if len(kinds) > 1:
         raise DataError(
-            f"{storage.path} has more than one series of {own} files, e.g. {names[0]} and "
+            f"{directory} has more than one series of {own} files, e.g. {names[0]} and "
             f"{names[-1]}; keep each in a directory of its own"
         )
     (kind,) = kinds
@@ -251,12 +261,12 @@ def _check_series(storage: Storage, own: str, names: list[str]) -> None:
         start, count, end = kind
         numbers = (f"-{index:0{len(count)}}-of-{count}" for index in range(int(count)))
         series = [f"{start}{number}{end}" for number in numbers]
-        check_present(storage.path, series, storage.names())
+        check_present(directory, series, present)
     else:
-        _check_numbers(storage, names)
+        _check_numbers(directory, names, present)
 
 
-def _check_numbers(storage: Storage, names: list[str]) -> None:
+def _check_numbers(directory: str, names: list[str], present: list[str]) -> None:
     """Raise a DataError where files differ in their last number alone and some are missing.
 
     Numbers of which fewer than half exist, such as years, are no series.
@@ -270,4 +280,20 @@ def _check_numbers(storage: Storage, names: list[str]) -> None:
     every = range(min(min(numbers), 1), max(numbers) + 1)
     if 2 * len(numbers) >= len(every):
         series = [f"{start}{number:0{width}}{end}" for number in every]
-        check_present(storage.path, series, storage.names())
+        check_present(directory, series, present)
+
+
+def check_present(directory: str, names: Sequence[str], present: Iterable[str]) -> None:
+    """Raise a DataError with the first of the files that a directory lacks.
+
+    Args:
+        directory: Its path.
+        names: The files.
+        present: All files of the directory.
+    """
+    if missing := sorted(set(names).difference(present)):
+        raise DataError(
+            f"{directory} lacks {missing[0]}"
+            + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
+            + f" of {len(names):,} shards; restore the files or prepare the dataset again"
+        )

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from largebatch.data.randomness import mix, purpose, uniform
-from largebatch.data.sources import SourceOptions
+from largebatch.data.source import Source, SourceOptions
 from largebatch.errors import DataError
 
 _WAVES = 3  # highest frequency of a prototype, in periods per image
@@ -13,8 +13,8 @@ _NOISE_PEAK = 127
 _OFFSETS = 1 << 21  # windows of the noise bank for each split
 
 
-class Synthetic:
-    """A split of random images with learnable labels; a `Source` that stores nothing per example.
+class Synthetic(Source):
+    """A split of random images with learnable labels, which stores nothing per example.
 
     The label of an example and its window of a fixed bank of noise are hashes of (split, id). The
     image is the noise plus its class's prototype f(y) + g(x, channel), profiles of at most three

@@ -1,37 +1,54 @@
-"""`tfds:NAME`: a dataset that TensorFlow Datasets prepared in ArrayRecord or TFRecord format.
+"""`tfds:NAME`, `tfrecord:PATH` and `arrayrecord:PATH`: shards of `tf.train.Example`s.
 
-TFDS reads only the metadata (0.3 s to import, 10 ms to open and 0.15 ms for each shard), without
-TensorFlow.
+Where TensorFlow Datasets has prepared the shards, their metadata are beside them. TFDS reads only
+these (0.3 s to import, 10 ms to open and 0.15 ms for each shard), without TensorFlow.
 """
 
 import contextlib
+import json
 import os
 import re
+import tempfile
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.data.example_shards import open_shards
-from largebatch.data.examples import Keys
-from largebatch.data.object_files import ObjectStorage
-from largebatch.data.sharded import ShardedRecords, check_present
-from largebatch.data.sources import SourceOptions, differing
-from largebatch.data.storage import Storage, absolute, storage_of, subfolders
-from largebatch.data.tfds_metadata import ELSEWHERE, key_of_kind, read_metadata
+from largebatch.data import shard_files
+from largebatch.data.formats import KEYS, Keys, open_shards
+from largebatch.data.ranges import Disk, Storage, absolute, storage_of
+from largebatch.data.source import Source, SourceOptions, differing
 from largebatch.data.unfinished import check_finished
 from largebatch.environment import command_path
-from largebatch.errors import DataError, did_you_mean
-from largebatch.files import folder_within, holds
-from largebatch.store_urls import url_of
+from largebatch.errors import DataError, did_you_mean, one_line
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
 _INFO = "dataset_info.json"
 _METADATA = (".json", ".txt")
+_FORMATS = {"array_record": "arrayrecord", "tfrecord": "tfrecord"}  # the first is read
+_OWN = "tensorflow_datasets."
+_ELSEWHERE = (
+    "prepare it where TensorFlow is installed (tfds build), copy it here, or use its images as "
+    "class folders: data.source=folder:PATH"
+)
 
 
-def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
+_TF_RECORD = shard_files.Form(
+    # The scripts of TensorFlow's models write `train-00000-of-01024`.
+    "tfrecord",
+    "TFRecord",
+    r"tf_?record|-\d{5}-of-\d{5}$",
+    ".tfrecord-00000-of-00004",
+)
+_ARRAY_RECORD = shard_files.Form(
+    "arrayrecord", "ArrayRecord", "array_?record", ".array_record-00000-of-00004"
+)
+
+
+def open_tfds(spec: str, split: str, options: SourceOptions) -> Source:
     """Open a prepared dataset of images and class labels; nothing is downloaded or prepared.
 
     Args:
@@ -42,25 +59,62 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
         options: `data_dir` is the directory of TFDS's datasets; empty is $TFDS_DATA_DIR, or else
             ~/tensorflow_datasets.
 
-    Returns:
-        The split.
-
     Raises:
         DataError: The dataset is absent, in another format, incomplete or of another kind.
     """
     parts = re.split("[:/]", spec)[1:]
     version = parts.pop() if len(parts) > 1 and _VERSION.fullmatch(parts[-1]) else ""
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise DataError(f"data.source: expected tfds:NAME[:CONFIG][:VERSION], got {spec!r}")
-    root = root_of(options.data_dir)
-    if url_of(root) and not subfolders(root):
-        raise DataError(f"data.data_dir={root}: expected datasets, got no folder; correct the URL")
-    directory = _find(spec, root, *parts, version=version)
-    storage = storage_of(directory, options)
+        raise DataError(
+            f"data.source: expected tfds:NAME[:CONFIG][:VERSION], got {spec!r}; correct it"
+        )
+    directory = _find(spec, root_of(options.data_dir), *parts, version=version)
+    storage = storage_of(directory, options.cache_bytes)
     if not is_prepared(storage):
-        raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
+        raise DataError(f"{directory} has no {_INFO}; TFDS did not finish: prepare it")
     check_finished(directory)
     return open_prepared(spec, split, storage, options)
+
+
+def open_tf_record(spec: str, split: str, options: SourceOptions) -> Source:
+    """Open a split of TFRecord files of `tf.train.Example`s.
+
+    A directory with TFDS's metadata is opened as by `tfds:`. Otherwise:
+
+    - The files of a split are found by their names; see `shard_files.of_split`. A file has
+      `tfrecord` or `tf_record` in its name, or ends in `-00000-of-01024`.
+    - An example has the features `KEYS`.
+    - The classes are found by `shard_files.class_names`.
+
+    Args:
+        spec: `tfrecord:PATH`.
+        split: `train` or `validation`.
+        options: `classes` is the number of classes where no file names them.
+
+    Raises:
+        DataError: The directory is absent, incomplete or not of that form.
+    """
+    return _open_examples(spec, split, options, _TF_RECORD)
+
+
+def open_array_record(spec: str, split: str, options: SourceOptions) -> Source:
+    """Open a split of ArrayRecord files on a disk, as `open_tf_record` does.
+
+    A file has `array_record` or `arrayrecord` in its name.
+    """
+    return _open_examples(spec, split, options, _ARRAY_RECORD)
+
+
+def _open_examples(spec: str, split: str, options: SourceOptions, form: shard_files.Form) -> Source:
+    directory = absolute(spec.partition(":")[2])
+    storage = None
+    if not shard_files.is_pattern(directory):
+        storage = storage_of(directory, options.cache_bytes)
+        if is_prepared(storage):
+            return open_prepared(spec, split, storage, options)
+    found = shard_files.of_split(spec, split, form, options, storage)
+    classes = shard_files.class_names(found.storage, options.classes)
+    return open_shards(spec, split, form.scheme, classes, found, KEYS)
 
 
 def root_of(data_dir: str) -> str:
@@ -74,9 +128,7 @@ def is_prepared(storage: Storage) -> bool:
     return storage.holds(_INFO)
 
 
-def open_prepared(
-    spec: str, split: str, storage: Storage, options: SourceOptions
-) -> ShardedRecords:
+def open_prepared(spec: str, split: str, storage: Storage, options: SourceOptions) -> Source:
     """Open a dataset by the directory of one of its versions.
 
     Args:
@@ -85,15 +137,11 @@ def open_prepared(
         storage: Its directory, with dataset_info.json, features.json and the shards.
         options: As for `open_tfds`; `examples` accepts a part of a public dataset.
 
-    Returns:
-        The split.
-
     Raises:
         DataError: As for `open_tfds`.
     """
     directory = storage.path
-    copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
-    with copied or contextlib.nullcontext(directory) as local:
+    with _local_metadata(storage) as local:
         info, form = read_metadata(directory, local)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
@@ -104,7 +152,7 @@ def open_prepared(
         )
     files = info.splits[own].file_instructions
     names = [os.path.basename(file.filename) for file in files]
-    check_present(directory, names, storage.names())
+    shard_files.check_present(directory, names, storage.listing()[0])
     keys = Keys(
         image=key_of_kind(directory, info.features, "image", tfds.features.Image),
         label=key_of_kind(directory, info.features, "label", tfds.features.ClassLabel),
@@ -115,16 +163,97 @@ def open_prepared(
         )
     classes = tuple(info.features[keys.label].names)
     _check_known(directory, info, split, own, classes, options)
-    paths = tuple(os.path.join(directory, name) for name in names)
-    lengths = tuple(file.examples_in_shard for file in files)
-    shards = open_shards(spec, form, paths, storage, keys, options.sequential)
-    for path, stated, there in zip(paths, lengths, shards.lengths, strict=True):
-        if there != stated:
-            raise DataError(
-                f"{path} holds {there:,} records, and dataset_info.json says {stated:,}; restore "
-                "the file or prepare the dataset again"
+    lengths = [file.examples_in_shard for file in files]
+    found = shard_files.Found(storage, own, names)
+    return open_shards(spec, split, form, classes, found, (keys,), lengths)
+
+
+@contextlib.contextmanager
+def _local_metadata(storage: Storage) -> Iterator[str]:
+    """Yield a directory on a disk with the files that are not shards."""
+    if isinstance(storage, Disk):
+        yield storage.path
+        return
+    with tempfile.TemporaryDirectory(prefix="largebatch-") as directory:
+        for name in storage.listing()[0]:
+            if name.endswith(_METADATA):
+                Path(directory, name).write_bytes(storage.text(name))
+        yield directory
+
+
+def read_metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
+    """Return TFDS's metadata, with the splits in the format that is read, and that format.
+
+    Args:
+        directory: Directory of the dataset, for messages.
+        local: A directory with its metadata.
+    """
+    _check_features(directory, local)
+    form = None
+    try:
+        info = tfds.builder_from_directory(local).info
+        available = {form.value for form in info.available_file_formats()}
+        form = next((name for name in _FORMATS if name in available), None)
+        if form:  # another one may be the first choice; as `as_data_source` does
+            info.set_file_format(form, override=True, override_if_initialized=True)
+    except Exception as error:  # TFDS raises many types for files that are missing or edited
+        raise DataError(
+            f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it again"
+        ) from error
+    if form is None:
+        raise DataError(
+            f"{directory} is in {' and '.join(sorted(available))} format, which has no random "
+            f"access; {_ELSEWHERE}"
+        )
+    return info, _FORMATS[form]
+
+
+def _check_features(directory: str, local: str) -> None:
+    """Raise a DataError where features.json names a class that is not TFDS's own.
+
+    TFDS would import any module that the file names.
+    """
+
+    def named(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from (
+                value[k] for k in ("pythonClassName", "type") if isinstance(value.get(k), str)
             )
-    return ShardedRecords(spec, split, shards, classes, f"{directory}, split {own}")
+        if isinstance(value, dict | list):
+            for inner in value.values() if isinstance(value, dict) else value:
+                yield from named(inner)
+
+    try:
+        with open(os.path.join(local, "features.json"), encoding="utf-8") as file:
+            foreign = [n for n in named(json.load(file)) if not n.startswith(_OWN) and "." in n]
+    except (OSError, ValueError, RecursionError):
+        return  # TFDS raises an error later
+    if foreign:
+        raise DataError(
+            f"{directory}/features.json names the class {foreign[0]!r}, which is not of TFDS; "
+            "nothing else is imported: prepare the dataset again"
+        )
+
+
+def key_of_kind(
+    directory: str,
+    features: tfds.features.FeaturesDict,
+    name: str,
+    kind: type[tfds.features.FeatureConnector],
+) -> str:
+    """Return the feature of a kind: the one with this name, or else the only one."""
+    if not isinstance(features, tfds.features.FeaturesDict):
+        features = {}
+    found = sorted(key for key, feature in features.items() if type(feature) is kind)
+    if name in found:
+        return name
+    if len(found) != 1:
+        raise DataError(
+            f"{directory} has {len(found)} {kind.__name__} features "
+            f"({', '.join(found or sorted(features)) or 'not a dictionary'}); one is needed, or "
+            f"one named {name!r}; use another dataset"
+        )
+    return found[0]
 
 
 def _check_known(
@@ -137,7 +266,7 @@ def _check_known(
 ) -> None:
     """Raise a DataError if a public dataset differs from what is published.
 
-    `data.examples` accepts a part of it (`scripts/prepare_imagenet.py --allow-partial`).
+    `data.examples` accepts a part of it (`scripts/prepare_imagenet.py --allow_partial`).
     """
     name = f"tfds:{info.name}" + (f"/{info.config_name}" if info.config_name else "")
     known = KNOWN_SETS.get(name)
@@ -165,25 +294,18 @@ def _check_known(
 def _find(spec: str, root: str, name: str, config: str = "", *, version: str) -> str:
     """Return the directory of the version that is wanted."""
     base = os.path.join(root, name)
-    if not (name in subfolders(root) if url_of(root) else os.path.isdir(base)):
-        found = subfolders(root)
-        there = did_you_mean(name, found) if found else f"which {holds(root)}"
-        local = None if url_of(root) else root
-        inner = local and folder_within(local, lambda path: _versions(os.path.join(path, name)))
+    if name not in (there := _folders(root)):
         raise DataError(
-            f"data.source: {spec}: no {name!r} in {root}, {there}; "
-            + (
-                f"use data.data_dir={inner}"
-                if inner
-                else f"set data.data_dir to the folder that holds {name}/, or {_remedy(name, root)}"
-            )
+            f"data.source: {spec}: no {name!r} in {root}, "
+            + (did_you_mean(name, there) if there else "which has no folder")
+            + f"; set data.data_dir to the folder that holds {name}/, or {_remedy(name, root)}"
         )
     if not config and not _versions(base):
-        configs = [folder for folder in subfolders(base) if _versions(os.path.join(base, folder))]
+        configs = [each for each in _folders(base) if _versions(os.path.join(base, each))]
         if len(configs) != 1:
             raise DataError(
-                f"data.source: {spec}: {base} has no version but "
-                f"{', '.join(configs or subfolders(base)) or 'nothing'}; "
+                f"data.source: {spec}: expected a version in {base}, got "
+                f"{', '.join(configs or _folders(base)) or 'nothing'}; "
                 + (
                     f"choose a configuration: tfds:{name}:{configs[0]}"
                     if configs
@@ -196,7 +318,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
     if not matching:
         raise DataError(
             f"data.source: {spec}: {base} has "
-            f"{', '.join(_versions(base) or subfolders(base)) or 'nothing'} but not "
+            f"{', '.join(_versions(base) or _folders(base)) or 'nothing'} but not "
             f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
         )
     return os.path.join(base, matching[-1])
@@ -209,10 +331,19 @@ def _remedy(name: str, root: str) -> str:
         return f"prepare it: python {prepare} --tars TARS --out {root}"
     if name == "imagenette":
         return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
-    return ELSEWHERE
+    return _ELSEWHERE
+
+
+def _folders(path: str) -> list[str]:
+    """Return the names of the visible folders of a directory or URL; none if it is absent."""
+    try:
+        found = storage_of(path).listing()[1]
+    except OSError:
+        return []
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def _versions(directory: str) -> list[str]:
     """Return the names of the folders that are versions, the newest last."""
-    found = [name for name in subfolders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
+    found = [name for name in _folders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])

@@ -1,70 +1,15 @@
-"""Images that cannot be decoded: the exception of a read, and the count of a split."""
+"""The count of the images of a split that cannot be decoded."""
 
 import math
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple
 
-import numpy as np
-
-from largebatch.data.sources import Source
 from largebatch.errors import DataError
 
-T = TypeVar("T")
 _NAMED = 5  # images named in a message
 _FEW = 3  # corrupt images that a small split may have with any share, up to a tenth of it
 _SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)  # proposed in the message
-_NONE = np.empty(0, np.int64)
-
-
-class IncompleteReadError(DataError):
-    """Some examples of a read cannot be decoded; all others have been read.
-
-    Attributes:
-        partial: What the read would have returned. All labels are valid; at `rows`, images are
-            undefined and sizes are 1×1.
-        rows: int64 (k,), the rows that cannot be decoded, ascending.
-    """
-
-    def __init__(self, message: str, partial: Any, rows: np.ndarray) -> None:
-        super().__init__(message)
-        self.partial = partial
-        self.rows = rows
-
-    def __reduce__(self) -> tuple:
-        return DataError, self.args  # enough for another process
-
-
-@runtime_checkable
-class FallibleSource(Source, Protocol):
-    """A source whose reads raise an `IncompleteReadError` where examples cannot be decoded."""
-
-    def explain(self, example: int) -> tuple[str, str]:
-        """Read an example again that could not be decoded.
-
-        Returns:
-            The file or record that holds it, and what is wrong with it.
-
-        Raises:
-            DataError: It cannot be read.
-        """
-        ...
-
-
-def as_far_as_possible(read: Callable[..., T], *arguments: Any) -> tuple[T, np.ndarray]:
-    """Read examples and return the rows that could not be decoded, instead of raising.
-
-    Args:
-        read: A read of a source.
-        *arguments: Its arguments.
-
-    Returns:
-        What the read returns, and the `rows` of an `IncompleteReadError`, int64 (k,).
-    """
-    try:
-        return read(*arguments), _NONE
-    except IncompleteReadError as error:
-        return error.partial, error.rows
 
 
 class Found(NamedTuple):
@@ -147,7 +92,7 @@ class Unreadable:
 
         Args:
             examples: Their ids; known ones are ignored.
-            explain: See `FallibleSource`; called once for each new one.
+            explain: See `Dataset.explain`; called once for each new one.
 
         Raises:
             DataError: There are more than `limit`.

@@ -1,13 +1,13 @@
 """Transfer of batches to the devices, ahead of their step."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from largebatch import data
-from largebatch.fault_tolerance import Watchdog
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.parallel import from_local
 
 # Batches on the devices before their step: one is being sent while another waits.
@@ -48,45 +48,35 @@ class OnDevices(NamedTuple):
 def on_devices(
     mesh: Mesh,
     batches: Iterator[data.Microbatch] | Iterator[data.EvaluationBatch],
-    patience: float | None = None,
-) -> Generator[OnDevices | None]:
+    watchdog: Watchdog = IDLE,
+    waited: Callable[[float], None] = lambda seconds: None,
+) -> Generator[OnDevices]:
     """Send this process's batches to its devices, as parts of global ones, in a thread.
 
     Args:
       mesh: the devices.
       batches: taken from up to ``AHEAD`` batches early; closed with the result.
-      patience: seconds to wait for a batch before None is yielded instead; None waits.
+      watchdog: polled after each batch, and while waiting for one.
+      waited: called for each batch with the seconds of waiting for it.
+
+    Yields:
+      The batches; raises Interrupted where the run must stop.
     """
 
-    def sent() -> Generator[OnDevices]:
-        try:
-            for batch in batches:
-                images: Images
-                images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
-                if isinstance(batch, data.EvaluationBatch):
-                    yield OnDevices(images, labels, from_local(mesh, batch.mask))
-                else:
-                    altered = batch.erased, batch.mixtures
-                    if any(array is not None for array in altered):
-                        images = Augmented(
-                            images, *(a if a is None else from_local(mesh, a) for a in altered)
-                        )
-                    yield OnDevices(images, labels)
-        finally:
-            batches.close()
+    def send(batch: data.Microbatch | data.EvaluationBatch) -> OnDevices:
+        images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
+        if isinstance(batch, data.EvaluationBatch):
+            return OnDevices(images, labels, from_local(mesh, batch.mask))
+        altered = batch.erased, batch.mixtures
+        if all(array is None for array in altered):
+            return OnDevices(images, labels)
+        altered = (a if a is None else from_local(mesh, a) for a in altered)
+        return OnDevices(Augmented(images, *altered), labels)
 
-    return data.ahead(sent(), AHEAD, patience)
-
-
-def patient(batches: Iterator[OnDevices | None], watchdog: Watchdog) -> Generator[OnDevices]:
-    """Yield the batches; poll the watchdog after each, and while waiting for one.
-
-    Raises:
-      Interrupted: the run must stop.
-    """
-    for batch in batches:
-        if batch is not None:
+    def poll(seconds: float, arrived: bool) -> None:
+        if arrived:
             watchdog.alive()  # waiting is no progress
+            waited(seconds)
         watchdog.poll()
-        if batch is not None:
-            yield batch
+
+    return data.ahead(batches, send, AHEAD, poll=poll, patience=watchdog.patience)

@@ -270,21 +270,21 @@ def data_facts(opened: Run, weights: "Weights | None" = None) -> dict[str, str]:
     facts = {"devices": f"{len(own)} × {own[0].device_kind if own else 'none'}"}
     if weights is not None:
         facts["model.init_from"] = _digest(weights.params, weights.stats)
-    for split, source in _splits(opened).items():
+    for split, dataset in _splits(opened).items():
+        source = dataset.source
         of = _OF + split
         facts[f"examples{of}"] = f"{len(source):,}"
         facts[f"number of classes{of}"] = f"{len(source.classes):,}"
         facts |= {f"{_CLASS}{i}{of}": repr(name) for i, name in enumerate(source.classes)}
         facts[f"mean and deviation{of}"] = f"{source.mean} and {source.std}"
         facts[f"files{of}"] = f"those of hash {data.identity(source)}"
-        names = source.names() if hasattr(source, "names") else ()
         for example, text in data.sampled(source, opened.config.run.seed):
-            name = f"{names[example]!r}, " if names else ""
-            facts[f"{_IMAGE}{example}{of}"] = f"{name}{text}"
+            name = "/".join(source.where(example).split("/")[-2:])  # the directory may differ
+            facts[f"{_IMAGE}{example}{of}"] = f"{name}, {text}"
     return facts
 
 
-def _splits(opened: Run) -> dict[str, data.Source]:
+def _splits(opened: Run) -> dict[str, data.Dataset]:
     """Return the splits by name; all stages read the same."""
     train, validation, further = opened.splits[0]
     sets = {f"validation set {name}": each for name, each in further.items()}

@@ -13,7 +13,7 @@ from largebatch.checkpoint.file import on_devices
 from largebatch.errors import DataError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums
-from largebatch.parallel.transfer import IN_FLIGHT, OnDevices, patient
+from largebatch.parallel.transfer import IN_FLIGHT, OnDevices
 from largebatch.training import statistics
 from largebatch.training.dispatch import control_flags
 from largebatch.training.stage import Stage
@@ -137,8 +137,8 @@ def _evaluate_set(
     start = time.perf_counter()
     networks = [state] if state.ema is None else [state, state.ema]
     pending = []
-    with contextlib.closing(stage.validation_batches(watchdog.patience, name)) as batches:
-        for batch in patient(batches, watchdog):
+    with contextlib.closing(stage.validation_batches(name, watchdog)) as batches:
+        for batch in batches:
             asked = bool(watchdog.requested)
             found = [evaluate_batch(stage, n.params, n.stats, batch, asked) for n in networks]
             pending.append(found)
@@ -218,9 +218,9 @@ def precise_statistics(
     start = max(0, position - wanted)
     total, count = None, 0
     with contextlib.closing(
-        stage.train_microbatches(start, start + wanted, watchdog.patience)
+        stage.train_microbatches(start, start + wanted, watchdog)
     ) as microbatches:
-        for microbatch in patient(microbatches, watchdog):
+        for microbatch in microbatches:
             measured = jax.device_get(
                 stage.measure_statistics(state.params, state.stats, microbatch.images)
             )

@@ -60,16 +60,15 @@ def train(run: Run, state: TrainState) -> TrainState:
 def _train_stage(run: Run, stage: Stage, state: TrainState, first: int, last: int) -> TrainState:
     """Train the steps after ``first`` up to ``last``, all of one stage."""
     plan, clock = run.plan, run.clock
-    batches = stage.train_microbatches(
-        plan.position(first), plan.position(last), run.watchdog.patience
+    feed = stage.train_microbatches(
+        plan.position(first), plan.position(last), run.watchdog, run.waited
     )
     with (
-        contextlib.closing(batches),
+        contextlib.closing(feed),
         contextlib.closing(run.profiler) if run.profiler else contextlib.nullcontext(),
         run.watchdog.section("step"),
     ):
         clock.start()
-        feed = clock.timed(batches, run.watchdog, run.note_end)
         for step in range(first + 1, last + 1):
             state, metrics = _dispatch(run, stage, step, state, feed, is_last=step == last)
             # Waits for the previous step while this one computes.
@@ -142,15 +141,12 @@ def _replay(
     # The copy is ready at once: without this, microbatches of both would be in flight.
     jax.block_until_ready(first)
     plan = run.plan
-
-    def alive(batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
-        for batch in batches:
-            run.watchdog.alive()  # a request to stop waits for the end of the step
-            yield batch
-
-    batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
-    with contextlib.closing(batches):
-        second = run_step(stage, copy, alive(batches), plan.rates(step))
+    # Without the watchdog: a request to stop waits for the end of the step.
+    feed = stage.train_microbatches(
+        plan.position(step - 1), plan.position(step), waited=lambda _: run.watchdog.alive()
+    )
+    with contextlib.closing(feed):
+        second = run_step(stage, copy, feed, plan.rates(step))
     row = checks.differences(stage, first, second, run.hosts.names)
     run.log.event("replay", step, **(row or {}))
     if row:

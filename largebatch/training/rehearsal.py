@@ -186,8 +186,7 @@ def _rehearse_stage(run: Run, stage: Stage, state: TrainState) -> tuple[TrainSta
     seconds, clock = [], Clock()
     begin = plan.first_sample
     stop = begin + STEPS * plan.samples_per_step + plan.microbatch_samples
-    with contextlib.closing(stage.train_microbatches(begin, stop)) as batches:
-        feed = clock.timed(batches)
+    with contextlib.closing(stage.train_microbatches(begin, stop, waited=clock.waited)) as feed:
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start, waited = time.perf_counter(), clock.wait_s
             state, metrics = run_step(stage, state, feed, run.plan.rates(step), run.watchdog)

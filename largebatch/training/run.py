@@ -18,7 +18,7 @@ from largebatch.checkpoint.run_directory import note_saved
 from largebatch.config import Config, Facts, stages_of
 from largebatch.config.plan import Plan, microbatch_candidates, resolve
 from largebatch.config.unused import settled
-from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
+from largebatch.data.open import facts_of, grouped_by_class, open_split, open_validation_sets
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.fault_tolerance.health import Health, Verdict
@@ -256,7 +256,7 @@ class Run:
             plan,
             memory=progress.memory.get("health")
             or {"skips": progress.skips, "rollbacks": progress.rollbacks},
-            counts=data.class_counts(stage.splits.train),
+            counts=data.class_counts(stage.splits.train.source),
             newest=self.checkpoints.newest_path,
             returns_to=self.checkpoints.rollback_path,
         )
@@ -267,7 +267,7 @@ class Run:
         self._counts: Sequence[int] = ()
         """Number of validation images of each class; empty before the first evaluation."""
         self._warned_of_statistics = False
-        self._sets = data.identities(stage.splits.further)
+        self._sets = {name: data.identity(d.source) for name, d in stage.splits.further.items()}
         self.profiler: Profiler | None = None
         """Traces a few steps."""
         if plan.profile_steps and jax.process_index() == 0:
@@ -298,8 +298,9 @@ class Run:
         for stage in self.stages:
             stage.prepare()
 
-    def note_end(self) -> None:
-        """Note the end of the step that was dispatched last, if it has ended."""
+    def waited(self, seconds: float) -> None:
+        """Count the wait for a microbatch; note the end of the step before, if it has ended."""
+        self.clock.waited(seconds)
         if self.pending is not None and self.pending[1].values.is_ready():
             self.log.ended(self.pending[0])
 
@@ -531,11 +532,11 @@ class Run:
 
 def _open_data(config: Config, devices: int) -> tuple[Sequence[Splits], Facts]:
     """Open the data of each stage; return it with the facts of the first."""
-    opener = functools.cache(data.open_source)  # most stages share one source
+    opener = functools.cache(data.open_dataset)  # most stages share one source
     splits = []
     for stage in stages_of(config):
         train, validation = (
-            open_source(stage.config, split, opener) for split in ("train", "validation")
+            open_split(stage.config, split, opener) for split in ("train", "validation")
         )
         further = open_validation_sets(stage.config, validation, opener)
         splits.append(Splits(train, validation, further))

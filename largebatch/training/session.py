@@ -202,7 +202,8 @@ def _newest(run: Run) -> Stored | None:
 def _check_sets(stored: Stored, run: Run) -> None:
     """Check that further validation sets of the same names are the same as before."""
     then = stored.progress.memory.get("sets", {})
-    for name, identity in data.identities(run.splits[0].further).items():
+    for name, dataset in run.splits[0].further.items():
+        identity = data.identity(dataset.source)
         if then.get(name, identity) != identity:
             raise CheckpointError(
                 f"data.validation_sets: {name} is another set than in the run so far (number, "

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from largebatch import data, parallel
 from largebatch.config.plan import StagePlan
 from largebatch.data.open import augment_of
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import Augmented, OnDevices, on_devices
 from largebatch.training.layer_rows import Rows, layer_reader
@@ -27,9 +28,9 @@ _AHEAD_BYTES = 2**29
 class Splits(NamedTuple):
     """The data of a stage."""
 
-    train: data.Source
-    validation: data.Source
-    further: Mapping[str, data.Source] = {}
+    train: data.Dataset
+    validation: data.Dataset
+    further: Mapping[str, data.Dataset] = {}
     """Further validation sets (``data.validation_sets``) by name."""
 
 
@@ -268,7 +269,7 @@ class Stage:
         )
 
     @functools.cached_property
-    def validation_sets(self) -> Mapping[str, data.Source]:
+    def validation_sets(self) -> Mapping[str, data.Dataset]:
         """All validation sets by name; the first one, ``validation``, is the main one."""
         return {"validation": self.splits.validation, **self.splits.further}
 
@@ -306,22 +307,30 @@ class Stage:
         )
 
     def train_microbatches(
-        self, start: int, stop: int, patience: float | None = None
-    ) -> Generator[OnDevices | None]:
+        self,
+        start: int,
+        stop: int,
+        watchdog: Watchdog = IDLE,
+        waited: Callable[[float], None] = lambda seconds: None,
+    ) -> Generator[OnDevices]:
         """Yield the microbatches from sample position ``start`` to ``stop``, on the devices.
 
-        With ``patience``, also yield None whenever that many seconds passed without one.
+        Args:
+          start: first sample position.
+          stop: sample position to stop before.
+          watchdog: as in `transfer.on_devices`.
+          waited: likewise.
         """
-        return on_devices(self.mesh, self.local_microbatches(start, stop), patience)
+        return on_devices(self.mesh, self.local_microbatches(start, stop), watchdog, waited)
 
     def validation_batches(
-        self, patience: float | None = None, name: str = "validation"
-    ) -> Generator[OnDevices | None]:
+        self, name: str = "validation", watchdog: Watchdog = IDLE
+    ) -> Generator[OnDevices]:
         """Yield every batch of a validation set, on the devices.
 
         Args:
-          patience: as in `train_microbatches`.
           name: of the set, in `validation_sets`.
+          watchdog: as in `transfer.on_devices`.
         """
         return on_devices(
             self.mesh,
@@ -333,20 +342,17 @@ class Stage:
                 views=self.views_of_sets[name],
                 unreadable=self.unreadable.get(name),
             ),
-            patience,
+            watchdog,
         )
 
     @property
     def _reading(self) -> data.Reading:
-        """Threads, processes and read-ahead."""
-        options = self.plan.config.data
-        threads = options.threads or data.cores()
-        readers = threads * max(1, options.processes)
+        """Threads and memory of reading."""
+        threads = self.plan.config.data.threads or data.cores()
         return data.Reading(
             threads=threads,
-            processes=options.processes,
             memory_bytes=_AHEAD_BYTES,
-            piece_bytes=min(data.PIECE, _AHEAD_BYTES // (2 * readers)),  # two for each reader
+            piece_bytes=min(data.PIECE, _AHEAD_BYTES // (2 * threads)),  # two for each thread
         )
 
 

@@ -435,7 +435,7 @@ def _bits(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
 
 
-def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
+def steps_of(plan: StagePlan, mesh: Mesh, source: data.Dataset) -> Steps:
     """Return the step functions of a plan on a mesh; ``source`` has the mean and deviation."""
     model = model_of(plan, mesh.devices.flat[0].platform)
     rule = optimizer_of(plan.config, model.kinds())

@@ -2,15 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from largebatch.errors import one_line
-from largebatch.fault_tolerance import IDLE, Watchdog
-from largebatch.parallel.transfer import OnDevices, patient
 
 PyTree = Any
 
@@ -71,29 +69,9 @@ class Clock:
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
-    def timed(
-        self,
-        feed: Iterator[OnDevices | None],
-        watchdog: Watchdog = IDLE,
-        then: Callable[[], None] | None = None,
-    ) -> Iterator[OnDevices]:
-        """Yield the microbatches and count the wait for each.
-
-        Args:
-          feed: microbatches; None while there is none.
-          watchdog: polled while waiting.
-          then: called after each wait.
-        """
-        microbatches = patient(feed, watchdog)
-        while True:
-            start = time.perf_counter()
-            microbatch = next(microbatches, None)
-            self.wait_s += time.perf_counter() - start
-            if microbatch is None:
-                return
-            if then:
-                then()
-            yield microbatch
+    def waited(self, seconds: float) -> None:
+        """Count the wait for a microbatch."""
+        self.wait_s += seconds
 
 
 class Profiler:

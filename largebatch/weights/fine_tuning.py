@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.data.sources import differing
+from largebatch.data.source import differing
 from largebatch.models import Model
 from largebatch.registry import is_reference
 from largebatch.trees import flatten_paths, unflatten_paths

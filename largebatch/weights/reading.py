@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from largebatch.checkpoint.place import LocalPlace, downloaded
+from largebatch.data.source import MEAN, STD
 from largebatch.errors import one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
@@ -180,8 +181,6 @@ def _weights(
 
 def _foreign(model: Model, origin: str, described: Mapping[str, Any]) -> About:
     """What is known of a foreign file; the rest is torchvision's preprocessing."""
-    from largebatch.data.photos import MEAN, STD  # brings the image libraries
-
     grey_levels = (127.5,) * model.channels
     torchvision = {
         "classes": (),

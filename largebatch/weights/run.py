@@ -12,7 +12,7 @@ from largebatch.checkpoint.place import Place
 from largebatch.config import Config, Facts, freeze
 from largebatch.config.plan import StagePlan, resolve
 from largebatch.config.recipe_file import split_argument
-from largebatch.data.openers import is_photographs, own_reference
+from largebatch.data.source import is_photographs, own_reference
 from largebatch.environment import ROOT
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
@@ -267,13 +267,13 @@ def _of_data(
         return {name: written["source"][name] for name in ("classes", "mean", "std")}
     except (LookupError, TypeError):
         pass
-    from largebatch.data.open import open_source
-    from largebatch.data.photos import MEAN, STD  # brings the image libraries
+    from largebatch.data.open import open_split
+    from largebatch.data.source import MEAN, STD
 
     try:
         if own := own_reference(config.data.source):
             check_trusted(own, "data.source", str(path), trust)
-        source = open_source(config, "validation")
+        source = open_split(config, "validation")
     except UserError as error:
         if shape[2] != 3:
             raise CheckpointError(

@@ -14,17 +14,16 @@ from benchmarks.competitor import Absent, Figures, Work
 from benchmarks.measure import PER_CPU, RATE
 from largebatch.data import (
     Augment,
+    Dataset,
     Order,
+    Reading,
     Source,
     SourceOptions,
-    open_source,
+    open_dataset,
     train_microbatches,
 )
 from largebatch.data.augment import random_boxes
 from largebatch.data.images import Picture
-from largebatch.data.openers import open_records
-from largebatch.data.reading import Reading
-from largebatch.data.records import Records
 
 _FLIP = Augment(flip=True)
 _FOR_EVER = 1 << 20  # batches, far more than are ever read
@@ -42,7 +41,6 @@ class Workload(Work):
         images: Images of a repeat, at least; complete batches are counted.
         seconds: Length of a repeat, at least: else the stock of a fast pipeline would be timed.
         cores: As of `Work`; a thread for each.
-        processes: Worker processes of ours, which share the threads; 0 reads in one process.
         memory_mib: MiB that ours may read ahead.
         seed: Seed of order and crops.
         flax_examples: Checkout of google/flax, for that peer.
@@ -55,7 +53,6 @@ class Workload(Work):
     images: int = 1024
     seconds: float = 0.0
     cores: tuple[int, ...] = field(default=(0,), kw_only=True)
-    processes: int = 0
     memory_mib: int = 512
     seed: int = 0
     flax_examples: str = ""
@@ -75,20 +72,20 @@ class Workload(Work):
         """Options of the source."""
         return SourceOptions(image_size=self.image_size, data_dir=self.data_dir)
 
-    def source(self) -> Source:
+    def dataset(self) -> Dataset:
         """The training split."""
-        return open_source(self.data, "train", self.options)
+        return open_dataset(self.data, "train", self.options)
 
-    def records(self) -> Records:
-        """The encoded images behind the training split.
+    def photographs(self) -> Source:
+        """The image files of the training split.
 
         Raises:
             Absent: It has none.
         """
-        records = open_records(self.data, "train", self.options)
-        if records is None:
+        source = self.dataset().source
+        if source.image_shape is not None:
             raise Absent(f"{self.data} stores no encoded images")
-        return records
+        return source
 
 
 def timed(batches: Iterator[int], work: Workload) -> Callable[[], Figures]:
@@ -143,15 +140,11 @@ def _other_cpu_s() -> float:
 
 def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
     """Our own pipeline, as training reads: shuffled, cropped and flipped."""
-    source = work.source()
-    reading = Reading(
-        threads=-(-work.threads // max(1, work.processes)),
-        processes=work.processes,
-        memory_bytes=work.memory_mib << 20,
-    )
+    dataset = work.dataset()
+    reading = Reading(threads=work.threads, memory_bytes=work.memory_mib << 20)
     batches = train_microbatches(
-        source,
-        Order(seed=work.seed, examples=len(source)),
+        dataset,
+        Order(seed=work.seed, examples=len(dataset)),
         _FLIP,
         start=0,
         stop=_FOR_EVER * work.batch,
@@ -168,9 +161,9 @@ def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
     order: ids of the positions; read: records from the files; header: of the images; boxes: random
     crops; decode: of the box, and its resize; flip: of half of them.
     """
-    encoded, source = work.records(), work.source()
-    order = Order(seed=work.seed, examples=len(source))
-    shape, batch = source.image_shape[:2], work.batch
+    photographs, dataset = work.photographs(), work.dataset()
+    order = Order(seed=work.seed, examples=len(dataset))
+    shape, batch = dataset.image_shape[:2], work.batch
     count = -(-work.images // batch)
     position = 0
 
@@ -179,7 +172,7 @@ def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
         positions = np.arange(position, position + batch, dtype=np.int64)
         ids, epochs = order.ids(positions), order.epochs(positions)
         yield "order"
-        contents, _ = encoded.read(ids)
+        contents, _ = photographs.read(ids)
         yield "read"
         opened = [Picture(content) for content in contents]
         yield "header"

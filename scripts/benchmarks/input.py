@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=2.0, help="length of a repeat, at least (2)")
     add("--batch", type=int, default=128, help="images of a batch (128)")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
-    add("--processes", type=int, default=0, help="worker processes of ours; 0 is threads alone (0)")
     add("--memory_mib", type=int, default=512, help="MiB that ours may read ahead (512)")
     add("--make_set", type=Path, help="write a set to measure with into this folder")
     add("--photos", type=Path, help="--make_set: folder of JPEG photographs")

@@ -25,7 +25,7 @@ from benchmarks.measure import RATE, TOP1, Result, chosen
 from benchmarks.peers import flax_train, torch_train
 from largebatch.config import Config, load, options
 from largebatch.config.plan import resolve
-from largebatch.data.open import facts_of, open_source
+from largebatch.data.open import facts_of, open_split
 from largebatch.data.order import Order
 from largebatch.errors import ConfigError
 
@@ -92,7 +92,7 @@ def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
             raise ConfigError(f"--config.{key}: this benchmark sets it to {own[key]}; leave it out")
     overrides = (*own.items(), *flags.overrides)
     config = load(flags.config, overrides)
-    facts = facts_of(open_source(config, "train"), open_source(config, "validation"), 1, 1)
+    facts = facts_of(open_split(config, "train"), open_split(config, "validation"), 1, 1)
     check_peers_have(flags.config, config)
     plan = resolve(config, facts)
     batch = plan.first_stage.samples_per_step

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from largebatch import data
 from largebatch.config import Config, Facts
 from largebatch.config.plan import microbatch_candidates, resolve
-from largebatch.data.open import facts_of, known_split, open_source
+from largebatch.data.open import facts_of, known_split, open_split
 from largebatch.errors import ConfigError, DataError
 from largebatch.planning import compile as compiling
 from largebatch.planning.compile import VARIANTS, Study, study, variant_of
@@ -18,14 +18,14 @@ from largebatch.tracking import Console
 from largebatch.training.memory import TOO_LARGE, USABLE, is_exhausted, large_that_fits
 
 
-def sources(config: Config) -> tuple[data.Source, data.Source]:
+def sources(config: Config) -> tuple[data.Dataset, data.Dataset]:
     """Return the training and validation split, or the known facts of absent ones.
 
     Raises:
       DataError: they cannot be opened and are not known.
     """
     try:
-        return open_source(config, "train"), open_source(config, "validation")
+        return open_split(config, "train"), open_split(config, "validation")
     except DataError as error:
         name, size = config.data.source, config.data.image_size
         known = [known_split(name, split, size) for split in ("train", "validation")]

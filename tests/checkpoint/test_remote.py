@@ -1,6 +1,7 @@
 """A run directory in an object store: what is there after a kill at any request."""
 
 import contextlib
+import inspect
 import itertools
 import json
 import os
@@ -111,10 +112,18 @@ class Victim:
             self.left -= 1
             if self.left < 0 or (self.left == 0 and not self.late):
                 raise Killed
-            answer = getattr(self.store, name)(*arguments, **options)
-            if self.left == 0:
+            answer, last = getattr(self.store, name)(*arguments, **options), self.left == 0
+            if inspect.isawaitable(answer):
+                return awaited(answer, last)
+            if last:
                 raise Killed
             return answer
+
+        async def awaited(answer, last):
+            found = await answer
+            if last:
+                raise Killed
+            return found
 
         return request
 

@@ -186,3 +186,5 @@ FORMS = {
     "huggingface": huggingface,
     "parquet": parquet,
 }
+IN_PLACE = [name for name in FORMS if name != "parquet"]
+"""Forms that training reads; the other one must be converted."""

@@ -3,8 +3,8 @@ import gc
 import jax
 import numpy as np
 
-from largebatch.data import assembly
-from largebatch.data.assembly import Buffers
+from largebatch.data import feed
+from largebatch.data.feed import Buffers
 
 
 def test_memory_is_used_again_only_when_nothing_refers_to_it():
@@ -30,4 +30,4 @@ def test_spare_memory_is_bounded():
     arrays = [made.array((100,)) for _ in range(9)]
     assert len({array.ctypes.data for array in arrays}) == 9
     del arrays
-    assert len(made._free) == assembly._SPARE
+    assert len(made._free) == feed._SPARE

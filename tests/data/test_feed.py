@@ -10,10 +10,12 @@ from largebatch.data import (
     Augment,
     Order,
     Reading,
+    Source,
     SourceOptions,
-    open_source,
+    open_dataset,
     train_microbatches,
 )
+from largebatch.data.dataset import Dataset, Images
 from largebatch.data.randomness import mix
 from largebatch.errors import ConfigError, DataError
 from tests.data.feeds import joined
@@ -21,7 +23,7 @@ from tests.data.feeds import joined
 AUGMENT = Augment(shift=1, flip=True)
 
 
-class Recorder:
+class Recorder(Source):
     """A source of 5×5 images whose pixels are a function of the example; records its reads."""
 
     name = "recorder"
@@ -50,14 +52,17 @@ class Recorder:
         return "recorder"
 
 
-class Cropper(Recorder):
-    """A source whose training images depend on seed, epoch and example, as random crops do."""
+class Cropper(Dataset):
+    """A dataset whose training images depend on seed, epoch and example, as random crops do."""
+
+    def __init__(self, examples):
+        super().__init__(Recorder(examples), SourceOptions())
 
     def read_crops(self, ids, *, seed, epochs, out=None):
-        _, labels = self.read(ids)
+        _, labels = self.source.read(ids)
         out = np.empty((len(ids), 5, 5, 1), np.uint8) if out is None else out
         out[:] = mix(seed, epochs, ids).astype(np.uint8)[:, None, None, None]
-        return out, labels
+        return Images(out, labels)
 
 
 # Two rows of the largest images here, so that microbatches are put together from pieces.
@@ -67,8 +72,9 @@ PIECES = Reading(threads=2, memory_bytes=1000, piece_bytes=2 * 6 * 6 * 3)
 def feed(
     source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, reading=PIECES, **others
 ):
+    dataset = source if isinstance(source, Dataset) else Dataset(source, SourceOptions())
     return train_microbatches(
-        source,
+        dataset,
         order,
         augment,
         start=start,
@@ -80,15 +86,15 @@ def feed(
     )
 
 
-def grain_threads():
-    return [t for t in threading.enumerate() if t.name.startswith("grain-prefetch")]
+def readers():
+    return [t for t in threading.enumerate() if t.name.startswith("largebatch-read")]
 
 
 def assert_threads_end():
     limit = time.monotonic() + 300
-    while grain_threads() and time.monotonic() < limit:
+    while readers() and time.monotonic() < limit:
         time.sleep(0.01)
-    assert not grain_threads()
+    assert not readers()
 
 
 # Seven epochs, whose boundaries are inside microbatches.
@@ -96,11 +102,11 @@ EXAMPLES, STOP = 17, 120
 
 
 def test_images_are_those_of_the_source_augmented_by_seed_epoch_and_id():
-    source = open_source("synthetic", "train", SourceOptions(image_size=6, examples=EXAMPLES))
+    source = open_dataset("synthetic", "train", SourceOptions(image_size=6, examples=EXAMPLES))
     order = Order(3, EXAMPLES)
     ids, images, _ = joined(feed(source, order, start=0, stop=STOP, microbatch=40))
     epochs = np.arange(STOP) // EXAMPLES
-    wanted = AUGMENT(source.read(ids)[0], seed=3, epochs=epochs, ids=ids)
+    wanted = AUGMENT(source.source.read(ids)[0], seed=3, epochs=epochs, ids=ids)
     np.testing.assert_array_equal(images, wanted)
 
 
@@ -159,7 +165,7 @@ def test_the_threads_end_with_the_iterator(how):
     reading = Reading(threads=4, memory_bytes=8 * 250)
     batches = feed(source, Order(0, 10**6), start=0, stop=10**6, microbatch=10, reading=reading)
     next(batches)
-    assert grain_threads()
+    assert readers()
     if how == "close":
         batches.close()
     else:
@@ -174,7 +180,7 @@ def test_the_threads_end_with_the_iterator(how):
 def test_an_open_iterator_does_not_keep_the_process_alive(ending):
     code = (
         "from largebatch.data import *\n"
-        "source = open_source('synthetic', 'train')\n"
+        "source = open_dataset('synthetic', 'train')\n"
         "batches = train_microbatches(source, Order(0, len(source)), Augment(), start=0,"
         " stop=10**12, microbatch=100, rows=(0, 100), reading=Reading(threads=2))\n"
         f"print(next(batches).position)\n{ending}\n"

@@ -1,16 +1,13 @@
 """The same photographs are the same examples in every form, and damaged forms are refused."""
 
 import errno
-import gc
-import hashlib
 import io
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tarfile
-import weakref
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +18,12 @@ from largebatch.data import (
     Order,
     Reading,
     SourceOptions,
-    arrow,
     content,
-    huggingface,
     identity,
-    open_source,
+    open_dataset,
     train_microbatches,
 )
-from largebatch.data.openers import open_records
+from largebatch.data.source import open_source
 from tests.data import forms, stores
 
 OPTIONS = SourceOptions(image_size=16)
@@ -38,7 +33,11 @@ OPTIONS = SourceOptions(image_size=16)
 def sets(tmp_path_factory):
     """The specification of each form; not to be changed."""
     root = tmp_path_factory.mktemp("forms")
-    return {name: write(root / name.replace(" ", "_")) for name, write in forms.FORMS.items()}
+    return {
+        name: write(root / name.replace(" ", "_"))
+        for name, write in forms.FORMS.items()
+        if name in forms.IN_PLACE
+    }
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def expected(sets):
 
 
 def batches(spec):
-    source = open_source(spec, "train", OPTIONS)
+    source = open_dataset(spec, "train", OPTIONS)
     order = Order(seed=3, examples=len(source))
     made = train_microbatches(
         source,
@@ -63,51 +62,28 @@ def batches(spec):
     return [(batch.ids, batch.images, batch.labels) for batch in made]
 
 
-@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("form", forms.IN_PLACE)
 def test_every_form_gives_the_examples_of_the_folder(sets, expected, form):
     for split in forms.SPLITS:
-        records = open_records(sets[form], split, OPTIONS)
-        stores.check_records(records, [(i, label) for _, i, label in forms.photographs(split)])
+        records = open_source(sets[form], split, OPTIONS)
+        stores.check_source(records, [(i, label) for _, i, label in forms.photographs(split)])
         assert records.classes == forms.CLASSES
     for ours, theirs in zip(batches(sets[form]), expected, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
-def digest(records):
-    images, labels = records.read(np.arange(len(records)))
-    return hashlib.sha256(b"".join(images) + labels.tobytes()).hexdigest()
-
-
-def test_every_form_is_read_in_another_process(sets):
-    every = [open_records(spec, "train", OPTIONS) for spec in sets.values()]
-    for records in every:
-        records.read(np.arange(3))  # with files that are open
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.map(digest, every)
-    assert set(found) == {digest(every[0])}
+def test_parquet_names_the_command_that_converts_it(tmp_path):
+    spec = forms.parquet(tmp_path / "set")
+    said = stores.complaint(open_source, spec, "train", OPTIONS)
+    assert f"prepare_imagenet.py --from '{spec}'" in said
 
 
 def test_forms_and_splits_have_different_identities(sets):
     found = [
-        identity(open_source(spec, split, OPTIONS))
-        for name, spec in sets.items()
-        for split in forms.SPLITS
+        identity(open_source(spec, split)) for name, spec in sets.items() for split in forms.SPLITS
     ]
     assert len(set(found)) == len(found)
-
-
-def test_checksums_of_tfrecords_are_checked_where_data_are_copied(sets, tmp_path):
-    place = tmp_path / "set"
-    shutil.copytree(sets["tfrecord"].partition(":")[2], place)
-    path = place / forms.series("train", ".tfrecord")[1]
-    data = bytearray(path.read_bytes())
-    data[3000] ^= 1  # within an image
-    path.write_bytes(data)
-    every = np.arange(forms.SPLITS["train"])
-    assert len(open_records(f"tfrecord:{place}", "train", OPTIONS).read(every)[0]) == len(every)
-    checked = open_records(f"tfrecord:{place}", "train", SourceOptions(sequential=True))
-    assert stores.complaint(checked.read, every).startswith(f"{path}, record ")
 
 
 def first(root, pattern):
@@ -174,11 +150,6 @@ def emptied(root):
         schema = forms._table([]).schema
         with pa.ipc.new_stream(str(path), schema):
             pass
-
-
-def large_groups(root):
-    shutil.rmtree(root)
-    forms.parquet(root, rows=1000)
 
 
 # Form, damage, and words of the message.
@@ -251,27 +222,21 @@ DEFECTS = {
         )),
         "'photo'",
     ),
-    "huggingface without records": ("huggingface", emptied, "train", "no record"),
+    "huggingface without records": ("huggingface", emptied, "train", "no image"),
     "huggingface of unknown classes": (
         "huggingface", written("train/dataset_info.json", "{}"), "data.classes"
-    ),
-    "parquet file missing": ("parquet", removed("train*"), "train-00000-of-00003.parquet"),
-    "parquet cut off": ("parquet", cut("train*"), "train-00000-of-00003.parquet"),
-    "parquet in large groups": (
-        "parquet", large_groups, "--from 'parquet:", "scripts/prepare_imagenet.py"
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DEFECTS)
-def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, monkeypatch, case):
+def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, case):
     form, damage, *words = DEFECTS[case]
     root = tmp_path / "set"
     scheme, _, place = sets[form].partition(":")
     shutil.copytree(place, root)
-    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)  # seven of these images
     damage(root)
-    said = stores.complaint(open_records, f"{scheme}:{root}", "train", OPTIONS)
+    said = stores.complaint(open_source, f"{scheme}:{root}", "train", OPTIONS)
     for word in words:
         assert word in said
 
@@ -283,45 +248,15 @@ def test_a_directory_that_cannot_be_listed_is_named(sets, monkeypatch, name):
 
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.setattr(os, "listdir", refuse)
-    said = stores.complaint(open_records, sets["webdataset"] + name, "train", OPTIONS)
+    said = stores.complaint(open_source, sets["webdataset"] + name, "train", OPTIONS)
     assert said.startswith(sets["webdataset"].partition(":")[2])
     assert "Permission denied" in said
 
 
-@pytest.mark.parametrize("form", ["huggingface", "parquet"])
-def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
+def test_a_missing_pyarrow_is_named(sets, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    said = stores.complaint(open_records, sets[form], "train", OPTIONS)
+    said = stores.complaint(open_source, sets["huggingface"], "train", OPTIONS)
     assert ".[huggingface]" in said
-
-
-def test_row_groups_of_any_size_are_copied_and_one_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)
-    spec = forms.parquet(tmp_path / "set", rows=1000)
-    tables, make = weakref.WeakSet(), arrow._Arrow
-
-    def opened(*arguments):
-        table = make(*arguments)
-        tables.add(table)
-        return table
-
-    monkeypatch.setattr(arrow, "_Arrow", opened)
-    records = open_records(spec, "train", SourceOptions(sequential=True))
-    starts = np.cumsum([0, *(len(part) for part in forms.parts("train"))])[:-1]
-    records.read(starts)  # in each of the files
-    gc.collect()
-    assert len(tables) == 1
-    assert records.read(np.arange(160))[0] == [i for _, i, _ in forms.photographs("train")]
-    gc.collect()
-    assert not tables
-
-
-def test_row_groups_of_one_image_have_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 1000)
-    spec = forms.parquet(tmp_path / "one", rows=1)
-    assert len(open_records(spec, "train", OPTIONS)) == 160
-    spec = forms.parquet(tmp_path / "two", rows=2)
-    assert "--from 'parquet:" in stores.complaint(open_records, spec, "train", OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -341,10 +276,10 @@ def test_patterns_of_tars(sets, pattern, train, validation):
     for split, shards in (("train", train), ("validation", validation)):
         spec = f"webdataset:{directory}/{pattern}"
         if shards is None:
-            assert directory in stores.complaint(open_records, spec, split, OPTIONS)
+            assert directory in stores.complaint(open_source, spec, split, OPTIONS)
         else:
-            records = open_records(spec, split, OPTIONS)
-            assert f"{shards} shards" in records.describe()
+            records = open_source(spec, split, OPTIONS)
+            assert f"{shards} tars" in records.describe()
             images = [image for _, image, _ in forms.photographs(split)]
             assert records.read(np.arange(len(records)))[0] == images
 
@@ -355,7 +290,7 @@ def test_the_same_shards_have_the_same_content_in_another_place(form, tmp_path, 
 
     def found(name):
         spec = forms.FORMS[form](tmp_path / name)
-        return content(*(open_source(spec, split, OPTIONS) for split in forms.SPLITS))
+        return content(*(open_source(spec, split) for split in forms.SPLITS))
 
     own, photographs = found("own"), forms.photographs
     assert own
@@ -375,3 +310,80 @@ def test_the_same_shards_have_the_same_content_in_another_place(form, tmp_path, 
 
             monkeypatch.setattr(forms, "photographs", other)
             assert found(f"{changed} {name}") not in ("", own)
+
+
+def tar_with(path, members):
+    """A tar of (name, content) or, for a link, (name, "=" + name of its target)."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.LNKTYPE, content[1:]
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+
+def tars(root, members):
+    root.mkdir()
+    for split in forms.SPLITS:
+        tar_with(root / f"{split}-0000.tar", members)
+    (root / "labels.txt").write_text("a\nb\n")
+    return f"webdataset:{root}"
+
+
+def test_hard_links_in_a_tar_are_read_and_hidden_members_are_left_out(tmp_path):
+    images = [stores.image_of(i) for i in range(2)]
+    members = [
+        ("._0.jpg", b"resource fork"),
+        ("0.jpg", images[0]),
+        ("0.cls", b"0"),
+        ("1.jpg", images[1]),
+        ("1.cls", b"1"),
+        ("x/2.jpg", "=0.jpg"),
+        ("x/2.cls", "=1.cls"),
+    ]
+    source = open_source(tars(tmp_path / "set", members), "train")
+    found, labels = source.read(np.arange(3))
+    assert found == [images[0], images[1], images[0]]
+    assert labels.tolist() == [0, 1, 1]
+
+
+def test_members_of_a_sample_that_are_apart_are_named(tmp_path):
+    members = [("0.jpg", b"1"), ("1.jpg", b"2"), ("0.cls", b"0"), ("1.cls", b"1")]
+    said = stores.complaint(open_source, tars(tmp_path / "set", members), "train")
+    assert "--sort=name" in said
+
+
+@pytest.mark.parametrize("form", ["tfrecord", "webdataset", "huggingface"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_labels_of_no_class_are_refused_when_a_dataset_is_opened(
+    form, change, tmp_path, monkeypatch
+):
+    photographs = forms.photographs
+
+    def shifted(split):
+        return [(name, image, label + change) for name, image, label in photographs(split)]
+
+    monkeypatch.setattr(forms, "photographs", shifted)
+    said = stores.complaint(open_source, forms.FORMS[form](tmp_path / "set"), "train", OPTIONS)
+    assert f"label {-1 if change < 0 else len(forms.CLASSES)}" in said
+    assert "record" in said
+
+
+def test_shards_may_lie_in_folders_of_their_splits(sets, tmp_path):
+    for form, ending in (("tfrecord", "*.tfrecord*"), ("webdataset", "*.tar")):
+        scheme, _, place = sets[form].partition(":")
+        root = tmp_path / form
+        root.mkdir()
+        for split, folder in (("train", "train"), ("validation", "val")):
+            (root / folder).mkdir()
+            for number, path in enumerate(sorted(Path(place).glob(f"*{split}{ending}"))):
+                suffix = "tfrecord" if form == "tfrecord" else "tar"
+                shutil.copy(path, root / folder / f"{number:04}.{suffix}")
+        shutil.copy(Path(place, "labels.txt"), root)
+        for split in forms.SPLITS:
+            found = open_source(f"{scheme}:{root}", split, OPTIONS)
+            expected = [(image, label) for _, image, label in forms.photographs(split)]
+            stores.check_source(found, expected)

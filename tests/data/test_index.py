@@ -10,8 +10,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from largebatch import files
 from largebatch.data import index
-from largebatch.data.storage import LocalStorage
+from largebatch.data.ranges import Disk
 
 
 class Scan:
@@ -20,10 +21,9 @@ class Scan:
     def __init__(self):
         self.calls = 0
 
-    def __call__(self, path, storage):
+    def __call__(self, storage, name):
         self.calls += 1
-        with open(path, "rb") as file:
-            return np.array([[b, 7] for b in file.read()], np.int64).reshape(-1, 2)
+        return np.array([[b, 7, 0] for b in storage.text(name)], np.int64).reshape(-1, 3)
 
 
 @pytest.fixture
@@ -37,11 +37,13 @@ def paths(tmp_path, monkeypatch):
 
 
 def positions(paths, scan, kind="kind"):
-    return index.positions("pets", kind, paths, scan, LocalStorage(os.path.dirname(paths[0])))
+    names = list(map(os.path.basename, paths))
+    return index.rows_of("pets", kind, Disk(os.path.dirname(paths[0])), names, scan)
 
 
-def plain(rows):
-    return [part[:, 0].tolist() for part in rows]
+def plain(found):
+    lengths, rows = found
+    return [part[:, 0].tolist() for part in np.split(rows, np.cumsum(lengths)[:-1])]
 
 
 def test_an_index_is_kept_until_a_shard_changes(paths):
@@ -62,34 +64,34 @@ def test_an_index_is_kept_until_a_shard_changes(paths):
 
 
 def test_an_interrupted_scan_continues(paths, tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalStorage, "scanners", 1)
+    monkeypatch.setattr(Disk, "scanners", 1)
     first, interrupted = Scan(), Scan()
 
-    def until_the_last(path, storage):
-        if path == paths[2]:
+    def until_the_last(storage, name):
+        if name == "c":
             raise KeyboardInterrupt
-        return interrupted(path, storage)
+        return interrupted(storage, name)
 
     with pytest.raises(KeyboardInterrupt):
         positions(paths, until_the_last)
     assert interrupted.calls == 2
     assert plain(positions(paths, first)) == [[49, 50], [], [51, 52, 53]]
     assert first.calls == 1
-    assert positions(paths, first)[1].shape == (0, 2)
+    assert positions(paths, first)[0] == [2, 0, 3]
     assert first.calls == 1
 
 
 def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
     """A killed process leaves what it has read so far."""
-    monkeypatch.setattr(LocalStorage, "scanners", 1)
+    monkeypatch.setattr(Disk, "scanners", 1)
     monkeypatch.setattr(index, "_SAVE_EVERY_S", 0.0)
     scan, kept = Scan(), tmp_path / "kept"
     last = threading.Event()
 
-    def waiting(path, storage):
-        if path == paths[2]:
+    def waiting(storage, name):
+        if name == "c":
             last.wait(10)
-        return scan(path, storage)
+        return scan(storage, name)
 
     replace = os.replace
 
@@ -99,7 +101,7 @@ def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
             shutil.copy(target, kept)
             last.set()
 
-    monkeypatch.setattr(index.os, "replace", copied)
+    monkeypatch.setattr(files.os, "replace", copied)
     positions(paths, waiting)
     (file,) = (tmp_path / "set").glob(".kind*")
     replace(kept, file)
@@ -126,26 +128,26 @@ def test_a_damaged_index_is_replaced(paths, tmp_path):
 
 
 def test_a_set_that_cannot_be_written_has_its_index_in_the_cache(paths, tmp_path, monkeypatch):
-    scan, make = Scan(), index.tempfile.mkstemp
+    scan, make = Scan(), index.replacing
 
-    def refuse(*, prefix, dir):
-        if os.fspath(dir) == str(tmp_path / "set"):
+    def refuse(place, shared):
+        if place.parent == tmp_path / "set":
             raise PermissionError
-        return make(prefix=prefix, dir=dir)
+        return make(place, shared=shared)
 
-    monkeypatch.setattr(index.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(index, "replacing", refuse)
     for _ in range(2):
         assert plain(positions(paths, scan))[0] == [49, 50]
     assert scan.calls == 3
     assert len(list((tmp_path / "cache" / "largebatch").iterdir())) == 1
-    monkeypatch.setattr(index.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(index, "replacing", lambda *_, **__: (_ for _ in ()).throw(OSError))
     os.utime(paths[0], ns=(1, 1))
     assert plain(positions(paths, scan))[0] == [49, 50]  # nowhere to keep it
 
 
-def _slow(path, storage):
+def _slow(storage, name):
     time.sleep(0.2)
-    return Scan()(path, storage)
+    return Scan()(storage, name)
 
 
 def _build(paths):

@@ -11,10 +11,9 @@ import pytest
 from PIL import Image
 
 from largebatch.config import load
+from largebatch.data.dataset import open_dataset
 from largebatch.data.images import resize
-from largebatch.data.openers import is_photographs, open_records, open_source
-from largebatch.data.sources import SourceOptions
-from largebatch.data.unreadable import IncompleteReadError
+from largebatch.data.source import SourceOptions, is_photographs, open_source
 from largebatch.errors import ConfigError, DataError
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
@@ -67,12 +66,10 @@ class Floats(Listed):
 
 
 def test_images_of_pillow_are_scaled_or_counted():
-    source = open_source(f"{HERE}:Floats", "train", SourceOptions(image_size=40))
-    images = source.read(np.array([0]))[0]
-    assert images.max() > 200
-    with pytest.raises(IncompleteReadError) as caught:
-        source.read(np.arange(2))
-    assert caught.value.rows.tolist() == [1]
+    source = open_dataset(f"{HERE}:Floats", "train", SourceOptions(image_size=40))
+    images, _, corrupt = source.read_centres(np.arange(2))
+    assert images[0].max() > 200
+    assert corrupt.tolist() == [1]
     assert "values from" in source.explain(1)[1]
 
 
@@ -80,20 +77,20 @@ def test_images_of_pillow_are_scaled_or_counted():
 def test_items_are_photographs(form):
     options = SourceOptions(image_size=24)
     ids = np.array([3, 0, 5])
-    source = open_source(f"{HERE}:items:{form}", "train", options)
-    images, labels = source.read_centres(ids, (24, 24))
+    source = open_dataset(f"{HERE}:items:{form}", "train", options)
+    images, labels, _ = source.read_centres(ids, (24, 24))
     assert (images.shape, images.dtype) == ((3, 24, 24, 3), np.uint8)
     np.testing.assert_array_equal(labels, [1, 0, 1])
     side = round(0.875 * 40)
     top, left = (40 - side) // 2, (50 - side) // 2
     expected = resize(PIXELS[0][top : top + side, left : left + side], (24, 24), "linear")
     np.testing.assert_allclose(images[1].astype(int), expected.astype(int), atol=30)
-    plain = open_source(f"{HERE}:items:array", "train", options)
-    for one, other in zip(source.read(ids), plain.read(ids), strict=True):
+    plain = open_dataset(f"{HERE}:items:array", "train", options)
+    for one, other in zip(source.read_centres(ids), plain.read_centres(ids), strict=True):
         np.testing.assert_array_equal(one, other)
     crops = [s.read_crops(ids, seed=1, epochs=np.array([0, 1, 2])) for s in (source, plain)]
     np.testing.assert_array_equal(crops[0][0], crops[1][0])
-    assert open_records(f"{HERE}:items:{form}", "train", options).where(2).endswith(" example 2")
+    assert open_source(f"{HERE}:items:{form}", "train", options).where(2).endswith(", example 2")
     assert is_photographs(f"{HERE}:items")
 
 
@@ -104,8 +101,8 @@ def grey(argument, split, options):
 
 
 def test_grey_images_and_own_statistics():
-    source = open_source(f"{HERE}:grey", "validation", SourceOptions(image_size=8))
-    images, labels = source.read(np.arange(2))
+    source = open_dataset(f"{HERE}:grey", "validation", SourceOptions(image_size=8))
+    images, labels, _ = source.read_centres(np.arange(2))
     np.testing.assert_array_equal(images[0], images[1])
     np.testing.assert_array_equal(images[..., 0], images[..., 2])
     np.testing.assert_array_equal(labels, [0, 1])
@@ -135,10 +132,11 @@ def plain(argument, split, options):
 
 
 def test_a_source_is_used_as_it_is():
-    source = open_source(f"{HERE}:plain:a:b/c", "train")
-    assert isinstance(source, Plain)
-    assert source.name == "a:b/c"
-    assert open_records(f"{HERE}:plain", "train", SourceOptions()) is None
+    source = open_dataset(f"{HERE}:plain:a:b/c", "train")
+    assert (source.name, source.image_shape) == ("a:b/c", (4, 4, 1))
+    assert (source.mean, source.std, source.describe()) == ((1.0,), (2.0,), "a:b/c")
+    assert source.read_crops(np.arange(3), seed=0, epochs=np.zeros(3)).images.shape == (3, 4, 4, 1)
+    assert source.read_centres(np.arange(2), (6, 8)).images.shape == (2, 6, 8, 1)
 
 
 BAD = {
@@ -153,9 +151,9 @@ def bad(argument, split, options):
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_item_is_named(name):
-    source = open_source(f"{HERE}:bad:{name}", "train", SourceOptions(image_size=8))
-    with pytest.raises(DataError, match=rf"{name} example 0.*{BAD[name][1]}"):
-        source.read(np.array([0]))
+    source = open_dataset(f"{HERE}:bad:{name}", "train", SourceOptions(image_size=8))
+    with pytest.raises(DataError, match=rf"{name}, example 0.*{BAD[name][1]}"):
+        source.read_centres(np.array([0]))
 
 
 def failing(argument, split, options):
@@ -176,7 +174,7 @@ def unfinished(argument, split, options):
     [
         (f"{HERE}:failing", DataError, ["KeyError"]),
         (f"{HERE}:nothing", DataError, ["NoneType", "classes"]),
-        (f"{HERE}:unfinished", DataError, ["classes", "describe"]),
+        (f"{HERE}:unfinished", DataError, ["classes", "__len__"]),
         (f"{HERE}:item", ConfigError, ["data.source", "'items'"]),
         ("nowhere.at_all:x", ConfigError, ["nowhere"]),
         ("folder:/nowhere:with:colon", DataError, ["/nowhere:with:colon"]),
@@ -184,7 +182,7 @@ def unfinished(argument, split, options):
 )
 def test_a_wrong_factory_is_named(spec, error, words):
     with pytest.raises(error) as caught:
-        open_source(spec, "train")
+        open_dataset(spec, "train")
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)

@@ -1,9 +1,7 @@
 """Files in object storage are the same examples as on a disk, and faults give no other bytes."""
 
 import hashlib
-import multiprocessing
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -20,17 +18,18 @@ from largebatch.data import (
     Reading,
     SourceOptions,
     identity,
-    open_source,
+    open_dataset,
+    ranges,
     train_microbatches,
 )
-from largebatch.data.openers import open_records
 from largebatch.data.record_cache import RecordCache
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, UserError
 from largebatch.object_store import Bucket
 from tests.data import forms, stores
 from tests.object_servers import SECRET, fast_of
 
-FORMS = ("tfrecord", "tfds TFRecord", "webdataset", "arrayrecord", "tfds ArrayRecord")
+FORMS = ("tfrecord", "tfds TFRecord", "webdataset", "folder")
 EVERY = np.arange(forms.SPLITS["train"])
 
 
@@ -50,8 +49,9 @@ def place(served, sets, tmp_path, monkeypatch):
         scheme, _, local = sets[form].partition(":")
         url = f"{served[1]}/{form.replace(' ', '_')}/{Path(local).name}"
         bucket = Bucket(url)
-        for path in Path(local).iterdir():
-            bucket.write(path.name, path)
+        for path in Path(local).rglob("*"):
+            if path.is_file():
+                bucket.write(path.relative_to(local).as_posix(), path)
         return f"{scheme}:{url}"
 
     return upload
@@ -62,7 +62,7 @@ def cached(size=10**9):
 
 
 def batches(spec, options):
-    source = open_source(spec, "train", options)
+    source = open_dataset(spec, "train", options)
     made = train_microbatches(
         source,
         Order(seed=3, examples=len(source)),
@@ -73,7 +73,7 @@ def batches(spec, options):
         rows=(0, 32),
         reading=Reading(threads=2),
     )
-    return identity(source), [(batch.ids, batch.images, batch.labels) for batch in made]
+    return identity(source.source), [(batch.ids, batch.images, batch.labels) for batch in made]
 
 
 def digest(records):
@@ -88,34 +88,25 @@ def requests(gateway):
     return count
 
 
-@pytest.mark.parametrize("form", fast_of(FORMS, "tfrecord", "arrayrecord", "webdataset"))
+@pytest.mark.parametrize("form", fast_of(FORMS, "tfrecord", "webdataset", "folder"))
 def test_objects_give_the_examples_of_local_files(place, served, sets, tmp_path, form):
     spec = place(form)
     options = cached()
     for split in forms.SPLITS:
-        records = open_records(spec, split, options)
+        records = open_source(spec, split, options)
         expected = [(i, label) for _, i, label in forms.photographs(split)]
-        stores.check_records(records, expected)
+        stores.check_source(records, expected)
         assert records.classes == forms.CLASSES
     requests(served[0])
     records.read(np.arange(len(expected)))
     assert requests(served[0]) == 0
-    assert records.marks() == open_records(sets[form], split, options).marks()
+    assert records.marks() == open_source(sets[form], split, options).marks()
     known, ours = batches(spec, options)
     own, theirs = batches(sets[form], options)
     assert known == own
     for one, other in zip(ours, theirs, strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_a_reader_is_sent_to_another_process(place, sets):
-    every = [open_records(place(form), "train", SourceOptions()) for form in FORMS]
-    expected = digest(open_records(sets[FORMS[0]], "train", SourceOptions()))
-    assert {digest(records) for records in every} == {expected}
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert set(pool.map(digest, every)) == {expected}
 
 
 def data_requests(fault, every=3):
@@ -127,22 +118,22 @@ def data_requests(fault, every=3):
     return choose
 
 
-@pytest.mark.parametrize("form", fast_of(["tfrecord", "arrayrecord"], "arrayrecord"))
+@pytest.mark.parametrize("form", fast_of(["tfrecord", "folder"], "tfrecord"))
 @pytest.mark.parametrize("fault", fast_of(["500", "503", "429", "cut", "short"], "503", "cut"))
 def test_requests_that_fail_once_are_repeated(place, served, sets, monkeypatch, form, fault):
     monkeypatch.setattr(object_store, "_RETRY_S", 60)
-    records = open_records(place(form), "train", SourceOptions())
+    records = open_source(place(form), "train", SourceOptions())
     served[0].fault = data_requests(fault)
-    assert digest(records) == digest(open_records(sets[form], "train", SourceOptions()))
+    assert digest(records) == digest(open_source(sets[form], "train", SourceOptions()))
 
 
-@pytest.mark.parametrize("form", fast_of(["tfrecord", "arrayrecord"], "tfrecord"))
+@pytest.mark.parametrize("form", fast_of(["tfrecord", "folder"], "tfrecord"))
 @pytest.mark.parametrize("fault", fast_of(["403", "404", "503", "short"], "403", "503"))
 def test_requests_that_fail_always_end_in_one_line(place, served, form, fault):
     spec = place(form)
-    records = open_records(spec, "train", SourceOptions())
+    records = open_source(spec, "train", SourceOptions())
     served[0].fault = lambda *_: fault
-    for call in (records.read, lambda _: open_records(spec, "train", SourceOptions())):
+    for call in (records.read, lambda _: open_source(spec, "train", SourceOptions())):
         if call != records.read and fault == "404":
             continue  # lists nothing
         with pytest.raises(UserError) as caught:
@@ -157,14 +148,14 @@ def test_requests_that_fail_always_end_in_one_line(place, served, form, fault):
     ("form", "name"),
     [
         ("webdataset", "pets-train-0000.tar"),
-        ("arrayrecord", "train.array_record-00000-of-00003"),
+        ("tfrecord", "train.tfrecord-00000-of-00003"),
     ],
 )
 @pytest.mark.parametrize("change", fast_of(["deleted", "replaced"], "replaced"))
 def test_an_object_that_changes_during_a_run_is_refused(place, tmp_path, form, name, change):
     spec = place(form)
     options = cached()
-    records = open_records(spec, "train", options)
+    records = open_source(spec, "train", options)
     before = records.read(EVERY[:10])[0]
     bucket = Bucket(spec.partition(":")[2])
     content = bytearray(bucket.read(name)[0])
@@ -176,7 +167,7 @@ def test_an_object_that_changes_during_a_run_is_refused(place, tmp_path, form, n
     for ids in (EVERY[10:11], EVERY):
         assert f"{spec.partition(':')[2]}/{name}" in stores.complaint(records.read, ids)
     if change == "replaced":
-        again = open_records(spec, "train", options)
+        again = open_source(spec, "train", options)
         assert again.read(EVERY[:1])[0] != before[:1]
         stored = {path.name for path in (tmp_path / "cache" / "largebatch" / "records").iterdir()}
         assert len({name.partition("-")[0] for name in stored}) == len(stored)
@@ -195,19 +186,19 @@ def test_what_is_missing_or_misnamed_is_refused(place, served):
         (f"tfrecord:{url.replace('//', '//user:word@', 1)}", "…@"),
     ):
         with pytest.raises(UserError) as caught:
-            open_records(spec, "train", SourceOptions())
+            open_source(spec, "train", SourceOptions())
         assert word in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
 def test_patterns_name_objects(place, sets):
     spec = place("webdataset")
-    expected = digest(open_records(sets["webdataset"], "train", SourceOptions()))
+    expected = digest(open_source(sets["webdataset"], "train", SourceOptions()))
     for pattern in ("*.tar", "pets-{train,validation}-{0000..0002}.tar", "pets-t*-000[0-2].tar"):
-        assert digest(open_records(f"{spec}/{pattern}", "train", SourceOptions())) == expected
+        assert digest(open_source(f"{spec}/{pattern}", "train", SourceOptions())) == expected
 
 
-@pytest.mark.parametrize("form", fast_of(["tfds TFRecord", "tfds ArrayRecord"], "tfds TFRecord"))
+@pytest.mark.parametrize("form", ["tfds TFRecord"])
 def test_a_prepared_set_is_found_by_name(served, sets, monkeypatch, tmp_path, form):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     local = Path(sets[form].partition(":")[2])
@@ -215,47 +206,27 @@ def test_a_prepared_set_is_found_by_name(served, sets, monkeypatch, tmp_path, fo
     for path in local.iterdir():
         bucket.write(f"tfds/pets/1.0.0/{path.name}", path)
     options = [SourceOptions(data_dir=d) for d in (str(local.parent.parent), f"{served[1]}/tfds/")]
-    here, there = (open_records("tfds:pets", "train", each) for each in options)
+    here, there = (open_source("tfds:pets", "train", each) for each in options)
     assert (digest(here), here.marks()) == (digest(there), there.marks())
     for spec, data_dir in (("tfds:cats", "tfds"), ("tfds:pets:2.0.0", "tfds"), ("tfds:pets", "no")):
         there = SourceOptions(data_dir=f"{served[1]}/{data_dir}")
-        assert served[1] in stores.complaint(open_records, spec, "train", there)
+        assert served[1] in stores.complaint(open_source, spec, "train", there)
 
 
-def test_forms_that_cannot_be_read_in_place_name_the_command(place, sets, tmp_path, monkeypatch):
-    def grouped(path, options, write=forms.ArrayRecordWriter):
-        return write(path, "group_size:5")
-
-    monkeypatch.setattr(forms, "ArrayRecordWriter", grouped)
-    for form in ("arrayrecord", "tfds ArrayRecord"):
-        local = forms.FORMS[form](tmp_path / form)
-        digest(open_records(local, "train", SourceOptions()))
-        monkeypatch.setitem(sets, form, local)
-        spec = place(form)
-        said = stores.complaint(open_records, spec, "train", SourceOptions())
-        assert f"--copy {spec.partition(':')[2]} DIR" in said
-    folder = "folder:s3://bucket/images"
-    assert "--copy s3://bucket/images" in stores.complaint(
-        open_records, folder, "train", SourceOptions()
-    )
-
-
-def test_the_index_of_array_records_takes_two_requests_a_file(place, served):
-    spec = place("arrayrecord")
-    requests(served[0])
-    open_records(spec, "train", SourceOptions())
-    # the list, the labels, the files, and the first record for its keys
-    assert requests(served[0]) == 3 + 2 * forms.SHARDS["train"]
-    open_records(spec, "train", SourceOptions())
-    assert requests(served[0]) == 3
+def test_forms_that_cannot_be_read_in_place_say_what_to_do(served):
+    for spec, word in (("arrayrecord", "prepare_imagenet.py --from"), ("huggingface", "rclone")):
+        bucket = Bucket(f"{served[1]}/{spec}")
+        bucket.write("train.array_record-00000-of-00001", b"x")
+        bucket.write("labels.txt", b"a\nb\n")
+        assert word in stores.complaint(open_source, f"{spec}:{bucket.url}", "train")
 
 
 def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     spec = place("tfrecord")
     requests(served[0])
-    first = open_records(spec, "train", SourceOptions())
+    first = open_source(spec, "train", SourceOptions())
     assert 10 < requests(served[0]) < len(EVERY)  # the records are small: many in a window
-    again = open_records(spec, "train", SourceOptions())
+    again = open_source(spec, "train", SourceOptions())
     assert requests(served[0]) < 4
     assert again.marks() == first.marks()
     bucket = Bucket(spec.partition(":")[2])
@@ -263,22 +234,26 @@ def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     bucket.write(index.name[index.name.index(".") :], index)
     index.unlink()
     requests(served[0])
-    again = open_records(spec, "train", SourceOptions())  # with the index beside the objects
+    again = open_source(spec, "train", SourceOptions())  # with the index beside the objects
     assert requests(served[0]) < 5
     assert again.marks() == first.marks()
     name = "train.tfrecord-00001-of-00003"
     bucket.write(name, bucket.read("train.tfrecord-00000-of-00003")[0])
-    changed = open_records(spec, "train", SourceOptions())
-    assert [a == b for a, b in zip(changed.marks(), first.marks(), strict=True)] == [1, 0, 1]
+    changed = open_source(spec, "train", SourceOptions())
+    assert changed.marks() != first.marks()
+    ids = np.arange(55)
+    images = changed.read(ids)[0]
+    assert (changed.read(ids + 55)[0], changed.read(ids)[0]) == (images, images)
 
 
-def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, tmp_path):
-    records = open_records(place("tfrecord"), "train", SourceOptions())
+def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, monkeypatch):
+    records = open_source(place("tfrecord"), "train", SourceOptions())
     requests(served[0])
     records.read(EVERY[:50])
-    assert requests(served[0]) == 2  # of at most 32 records
+    assert requests(served[0]) == 1
     records.read(np.array([7, 3, 90, 91, 3]))
-    assert requests(served[0]) == 3
+    assert requests(served[0]) == 2  # 3 and 7 are near each other
+    monkeypatch.setattr(ranges, "_NEAR", 0)
     waiting, most = [0], [0]
 
     def hold(method, path, number):
@@ -298,15 +273,18 @@ def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, t
 ENDING = """
 import sys
 import numpy as np
-from concurrent.futures import ThreadPoolExecutor
-from largebatch.data import SourceOptions
-from largebatch.data.openers import open_records
-records = open_records(sys.argv[1], "train", SourceOptions())
+from largebatch.data import ahead, open_source
+from largebatch.data.prefetch import in_threads
+source = open_source(sys.argv[1], "train")
 print("open", flush=True)
 sys.stdin.readline()
-ThreadPoolExecutor().submit(records.read, np.arange(0, 160, 20))  # as the feed reads
-sys.stdin.readline()
-sys.exit(75)
+
+def poll(waited, arrived):
+    sys.stdin.readline()
+    sys.exit(75)
+
+reads = in_threads(source.read, np.split(np.arange(0, 160, 20), 4), 2)  # as the feed reads
+next(ahead(reads, len, 1, poll=poll, patience=0.1))
 """
 
 
@@ -338,8 +316,8 @@ def test_a_store_that_hangs_does_not_keep_a_process_from_ending(place, served):
 
 def fill(cache, count, size=10_000):
     for row in range(count):
-        cache.put("a-1", row, row * size, bytes([row % 256]) * size)
-    return [row for row in range(count) if cache.get("a-1", row, row * size, size) is not None]
+        cache.put("a-1", row * 2 * size, bytes([row % 256]) * size)
+    return [row for row in range(count) if cache.get("a-1", row * 2 * size, size) is not None]
 
 
 def test_a_cache_keeps_the_first_records_up_to_its_limit(tmp_path):
@@ -358,11 +336,10 @@ def test_the_datasets_of_a_process_share_the_limit(place, tmp_path):
     limit = 10 * 2**20
     options = cached(limit)
     spec = place("tfrecord")
-    caches = [open_records(spec, split, options)._shards.storage._cache for split in forms.SPLITS]
-    caches.append(pickle.loads(pickle.dumps(caches[0])))
-    for row in range(100):
+    caches = [open_source(spec, split, options)._storage._cache for split in forms.SPLITS]
+    for row in range(150):
         for number, cache in enumerate(caches):
-            cache.put(f"{number}-1", row, row * 100_000, bytes(100_000))
+            cache.put(f"{number}-1", row * 101_000, bytes(100_000))
     assert limit // 2 < caches[0].used() <= limit
 
 
@@ -377,20 +354,20 @@ def test_torn_and_foreign_entries_are_not_used(tmp_path):
     fill(cache, 3)
     (file,) = tmp_path.iterdir()
     intact = file.read_bytes()
-    middle = 10_000 + 16 + 16 + 5_000  # within the second record
+    middle = 20_000 + 12 + 5_000  # within the second record
     for changed in (
         intact[:middle],
         intact[:middle] + bytes(len(intact) - middle),
         intact[:middle] + b"\xff" + intact[middle + 1 :],
     ):
         file.write_bytes(changed)
-        assert cache.get("a-1", 0, 0, 10_000) == bytes(10_000)
-        assert cache.get("a-1", 1, 10_000, 10_000) is None
-        cache.put("a-1", 1, 10_000, b"\1" * 10_000)
-        assert cache.get("a-1", 1, 10_000, 10_000) == b"\1" * 10_000
-    for wrong in ((0, 16, 9_984), (2, 10_000, 10_000), (1, 10_000, 9_999), (7, 10**9, 10)):
+        assert cache.get("a-1", 0, 10_000) == bytes(10_000)
+        assert cache.get("a-1", 20_000, 10_000) is None
+        cache.put("a-1", 20_000, b"\1" * 10_000)
+        assert cache.get("a-1", 20_000, 10_000) == b"\1" * 10_000
+    for wrong in ((12, 9_988), (10_000, 10_000), (20_000, 9_999), (10**9, 10)):
         assert cache.get("a-1", *wrong) is None
-    assert cache.get("b-1", 0, 0, 10_000) is None
+    assert cache.get("b-1", 0, 10_000) is None
     cache.keep_only(["a-2", "b-1"])
     assert not list(tmp_path.iterdir())
 
@@ -401,9 +378,9 @@ def test_a_cache_that_cannot_be_written_is_refused_or_passed_by(place, tmp_path,
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         with pytest.raises(UserError) as caught:
-            open_records(spec, "train", SourceOptions(cache_bytes=10**6))
+            open_source(spec, "train", SourceOptions(cache_bytes=10**6))
     assert "data.cache_gb" in str(caught.value)
-    records = open_records(spec, "train", cached())
+    records = open_source(spec, "train", cached())
     expected = digest(records)
     shutil.rmtree(tmp_path / "cache" / "largebatch" / "records")
     assert digest(records) == expected

@@ -1,39 +1,39 @@
 import numpy as np
 import pytest
 
+from largebatch.data.dataset import Dataset, open_dataset
 from largebatch.data.open import facts_of, grouped_by_class
-from largebatch.data.openers import open_source
 from largebatch.data.order import fingerprint
-from largebatch.data.sources import SourceOptions, check_class_names, own_name
+from largebatch.data.source import Source, SourceOptions, check_class_names, own_name
 from largebatch.errors import DataError
 
 
-def everything(source):
-    return source.read(np.arange(len(source)))
+def everything(dataset):
+    return dataset.source.read(np.arange(len(dataset)))
 
 
 @pytest.mark.parametrize("spec", ["digits", "synthetic"])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_source_keeps_the_protocol(spec, split):
-    source = open_source(spec, split)
+    source = open_dataset(spec, split)
     ids = np.array([len(source) - 1, 0, 0])
-    images, labels = source.read(ids)
+    images, labels, _ = source.read_centres(ids)
     assert source.name == spec
     assert images.shape == (3, *source.image_shape)
     assert (images.dtype, labels.dtype, labels.shape) == (np.uint8, np.int32, (3,))
     assert len(source.mean) == len(source.std) == source.image_shape[2]
-    alone = source.read(ids[:1])
+    alone = source.read_centres(ids[:1])
     np.testing.assert_array_equal(alone[0], images[:1])
     np.testing.assert_array_equal(alone[1], labels[:1])
     np.testing.assert_array_equal(images[1], images[2])
     images[:] = 0  # what is read belongs to the reader
-    np.testing.assert_array_equal(source.read(ids[:1])[0], alone[0])
+    np.testing.assert_array_equal(source.read_centres(ids[:1])[0], alone[0])
     assert alone[0].any()
 
 
 @pytest.mark.parametrize("spec", ["digits", "synthetic"])
 def test_mean_and_std_normalise_the_training_split(spec):
-    source = open_source(spec, "train", SourceOptions(examples=0 if spec == "digits" else 4000))
+    source = open_dataset(spec, "train", SourceOptions(examples=0 if spec == "digits" else 4000))
     images, labels = everything(source)
     pixels = images.reshape(-1, source.image_shape[2]).astype(np.float64)
     # digits: exact up to the order of summation. synthetic: the moments are the distribution's, and
@@ -48,7 +48,7 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    train, validation = open_source("digits", "train"), open_source("digits", "validation")
+    train, validation = open_dataset("digits", "train"), open_dataset("digits", "validation")
     assert (len(train), len(validation)) == (1437, 360)
     for source, indices in (
         (train, [i for i in range(1797) if i % 5]),
@@ -74,34 +74,34 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
 )
 def test_mistakes_are_named(spec, split, sizes, word):
     with pytest.raises(DataError, match=word):
-        open_source(spec, split, SourceOptions(**sizes))
+        open_dataset(spec, split, SourceOptions(**sizes))
 
 
 def test_digits_at_another_size():
-    usual = open_source("digits", "validation")
-    larger = open_source("digits", "validation", SourceOptions(image_size=12))
+    usual = open_dataset("digits", "validation")
+    larger = open_dataset("digits", "validation", SourceOptions(image_size=12))
     ids = np.arange(5)
-    images, labels = larger.read(ids)
+    images, labels, _ = larger.read_centres(ids)
     assert images.shape == (5, *larger.image_shape) == (5, 12, 12, 1)
-    np.testing.assert_array_equal(labels, usual.read(ids)[1])
+    np.testing.assert_array_equal(labels, usual.read_centres(ids)[1])
     # Interpolation keeps the mean grey of an image up to its rim; eight levels of 240.
-    assert abs(images.mean((1, 2)) - usual.read(ids)[0].mean((1, 2))).max() < 8
+    assert abs(images.mean((1, 2)) - usual.read_centres(ids)[0].mean((1, 2))).max() < 8
     np.testing.assert_array_equal(usual.read_centres(ids, (12, 12))[0], images)
 
 
 def test_synthetic_sizes():
-    assert len(open_source("synthetic", "train")) == 50_000
-    assert len(open_source("synthetic", "validation")) == 10_000
-    assert open_source("synthetic", "train").image_shape == (32, 32, 3)
-    assert len(open_source("synthetic", "train", SourceOptions(examples=3))) == 3
-    assert len(open_source("synthetic", "validation", SourceOptions(examples=103))) == 20
-    assert len(open_source("synthetic", "validation", SourceOptions(examples=3))) == 1
-    source = open_source("synthetic", "train", SourceOptions(image_size=1, classes=2))
-    assert source.read(np.arange(4))[0].shape == (4, 1, 1, 3)
+    assert len(open_dataset("synthetic", "train")) == 50_000
+    assert len(open_dataset("synthetic", "validation")) == 10_000
+    assert open_dataset("synthetic", "train").image_shape == (32, 32, 3)
+    assert len(open_dataset("synthetic", "train", SourceOptions(examples=3))) == 3
+    assert len(open_dataset("synthetic", "validation", SourceOptions(examples=103))) == 20
+    assert len(open_dataset("synthetic", "validation", SourceOptions(examples=3))) == 1
+    source = open_dataset("synthetic", "train", SourceOptions(image_size=1, classes=2))
+    assert source.read_centres(np.arange(4))[0].shape == (4, 1, 1, 3)
 
 
 def test_synthetic_examples_differ_and_labels_are_even_and_pinned():
-    images, labels = everything(open_source("synthetic", "train", SourceOptions(image_size=8)))
+    images, labels = everything(open_dataset("synthetic", "train", SourceOptions(image_size=8)))
     counts = np.bincount(labels, minlength=10)
     # Chi-square of 9 degrees of freedom: mean 9, standard deviation 4.2.
     assert ((counts - 5000) ** 2 / 5000).sum() < 9 + 5 * 4.2
@@ -112,7 +112,7 @@ def test_synthetic_examples_differ_and_labels_are_even_and_pinned():
 
 def test_synthetic_can_be_learnt_and_only_with_its_labels():
     train, validation = (
-        open_source("synthetic", s, SourceOptions(image_size=16, examples=2500))
+        open_dataset("synthetic", s, SourceOptions(image_size=16, examples=2500))
         for s in ("train", "validation")
     )
 
@@ -132,22 +132,22 @@ def test_synthetic_can_be_learnt_and_only_with_its_labels():
     assert accuracy(np.random.default_rng(0).permutation(labels)) < 0.25
 
 
-class Labels:
-    """A source of these labels, without images."""
+class Labels(Source):
+    name, classes, image_shape = "labels", ("a", "b", "c"), (2, 2, 1)
 
-    name, classes, image_shape, mean, std = "labels", ("a", "b", "c"), (2, 2, 1), (0.0,), (1.0,)
-
-    def __init__(self, labels):
-        self.labels = np.asarray(labels, np.int32)
+    def __init__(self, labels, known):
+        self._labels = np.asarray(labels, np.int32)
+        self.labels = self._labels if known else None
 
     def __len__(self):
-        return len(self.labels)
+        return len(self._labels)
 
     def read(self, ids):
-        return np.zeros((len(ids), 2, 2, 1), np.uint8), self.labels[ids]
+        return np.zeros((len(ids), 2, 2, 1), np.uint8), self._labels[ids]
 
-    def describe(self):
-        return "labels"
+
+def labelled(labels, known=False):
+    return Dataset(Labels(labels, known), SourceOptions())
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,13 @@ class Labels:
     ],
 )
 def test_the_order_of_classes_is_noticed(labels, grouped):
-    assert grouped_by_class(Labels(labels)) is grouped
+    for known in (False, True):
+        assert grouped_by_class(labelled(labels, known)) is grouped
 
 
 @pytest.mark.parametrize("classes", [(), ("images",)])
 def test_a_single_class_cannot_be_learned(classes):
-    source = Labels(np.zeros(9))
+    source = labelled(np.zeros(9))
     source.classes = classes
     with pytest.raises(DataError, match=r"data\.source=labels: expected at least 2 classes"):
         facts_of(source, source, 1, 1)
@@ -185,11 +186,11 @@ def test_class_names_that_are_no_line_of_text_are_refused(name):
 def test_the_class_names_of_an_own_source_are_checked(monkeypatch):
     monkeypatch.setattr(Labels, "classes", ("a", "b\n"))
     with pytest.raises(DataError, match=r"b\\n"):
-        open_source(f"{__name__}:factory", "train")
+        open_dataset(f"{__name__}:factory", "train")
 
 
 def factory(argument, split, options):
-    return Labels([0, 1])
+    return Labels([0, 1], known=False)
 
 
 @pytest.mark.parametrize(

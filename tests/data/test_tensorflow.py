@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.data.sources import SourceOptions
+from largebatch.data.source import SourceOptions
 from largebatch.data.tfds import open_tfds
 from tests.data import stores
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from largebatch.data.sources import SourceOptions
+from largebatch.data.source import SourceOptions
 from largebatch.data.tfds import open_tfds
 from tests.data import stores
 
@@ -45,7 +45,7 @@ def test_reads_what_tfds_reads(prepared, splits, split):
     assert sorted(expected) == sorted(splits[split])  # TFDS shuffled, and changed nothing
     records = open_tfds("tfds:pets", split, SourceOptions(data_dir=str(prepared)))
     assert records.classes == tuple(CLASSES)
-    stores.check_records(records, expected)
+    stores.check_source(records, expected)
     place = f"{prepared}/pets/1.0.0/pets-{split}.array_record-0000"
     assert records.where(0) == place + "0-of-00003, record 0 (counted from 0)"
     last = len(records) - 1
@@ -57,7 +57,7 @@ def test_other_names_of_the_features_and_test_for_validation(tmp_path, splits):
     builder = stores.prepare(tmp_path, renamed, CLASSES, features=("photo", "kind"), shards=1)
     records = open_tfds("tfds:pets", "validation", SourceOptions(data_dir=str(tmp_path)))
     expected = as_tfds_reads(builder, "test", "photo", "kind")
-    stores.check_records(records, expected)
+    stores.check_source(records, expected)
     assert "split test, 1 shards" in records.describe()
 
 

@@ -1,6 +1,5 @@
 """Images that cannot be decoded: replaced in training, grey in evaluation, always reported."""
 
-import functools
 import gc
 import io
 import weakref
@@ -15,16 +14,15 @@ from largebatch.data import (
     Augment,
     Order,
     Reading,
+    Source,
     SourceOptions,
     Unreadable,
-    as_far_as_possible,
     evaluation_batches,
-    open_source,
+    open_dataset,
     train_microbatches,
 )
-from largebatch.data.photos import Photos
-from largebatch.data.unreadable import IncompleteReadError
-from largebatch.data.views import rectangular_views
+from largebatch.data.dataset import Dataset
+from largebatch.data.feed import rectangular_views
 from largebatch.errors import DataError
 from tests.data.feeds import assert_same, joined
 
@@ -34,10 +32,9 @@ GREY = [124, 116, 104]  # ImageNet's mean, rounded
 # that reach below the cut are bad.
 BAD = (2, 5, 6, 9, 12)
 READING = Reading(threads=2, piece_bytes=SIDE * SIDE * 3 * 3)
-APART = Reading(threads=1, processes=2, piece_bytes=SIDE * SIDE * 3 * 3)
 
 
-class Pictures:
+class Pictures(Source):
     """Encoded images, some of them corrupt in different ways."""
 
     name = "images"
@@ -77,7 +74,7 @@ class Pictures:
 
 
 def photos(bad=BAD, **options):
-    return Photos(Pictures(bad), SourceOptions(image_size=SIDE, **options))
+    return Dataset(Pictures(bad), SourceOptions(image_size=SIDE, **options))
 
 
 def account(share=0.5, split="train"):
@@ -106,12 +103,11 @@ def one_by_one(source):
     for position in range(STOP):
         ids, epochs = (f(np.array([position])) for f in (order.ids, order.epochs))
         while True:
-            try:
-                images, labels = source.read_crops(ids, seed=3, epochs=epochs)
+            images, labels, corrupt = source.read_crops(ids, seed=3, epochs=epochs)
+            if not len(corrupt):
                 break
-            except IncompleteReadError:
-                passed.append(int(ids[0]))
-                ids = (ids + 1) % EXAMPLES
+            passed.append(int(ids[0]))
+            ids = (ids + 1) % EXAMPLES
         found.append((ids, augment(images, seed=3, epochs=epochs, ids=ids), labels))
     return [np.concatenate(field) for field in zip(*found, strict=True)], passed
 
@@ -143,9 +139,9 @@ def test_a_resume_at_any_position_gives_the_same(expected, start):
     assert_same(joined(parts), [field[start:] for field in expected[0]])
 
 
-def test_worker_processes_report_the_same(expected):
+def test_any_threads_report_the_same(expected):
     reports = []
-    for reading in (READING, APART):
+    for reading in (READING, Reading(threads=0)):
         unreadable, heard = account(), []
         unreadable.connect(lambda *words, heard=heard: heard.append(words))
         assert_same(joined(feed(photos(), unreadable, reading=reading)), expected[0])
@@ -182,7 +178,7 @@ def test_a_dataset_of_corrupt_images_only_ends(share, limit):
     with pytest.raises(DataError, match=f"{limit + 1} of 13 examples"):
         list(feed(source, unreadable))
     if not limit:  # nothing replaces them; the first is read again to explain it
-        assert sum(source._records.reads.values()) <= STOP + 1
+        assert sum(source.source.reads.values()) <= STOP + 1
 
 
 def test_the_limit_is_a_share_of_the_split():
@@ -199,17 +195,14 @@ def test_the_limit_is_a_share_of_the_split():
         assert Unreadable("train", examples, share).limit == limit
 
 
-@pytest.mark.parametrize(
-    ("hosts", "reading"),
-    [(1, READING), (2, READING), pytest.param(1, APART, marks=pytest.mark.slow)],
-)
-def test_evaluation_counts_a_grey_image_with_its_label(hosts, reading):
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_evaluation_counts_a_grey_image_with_its_label(hosts):
     source, share = photos(evaluation_crop=1.0), 8 // hosts
     accounts = [account(split="validation") for _ in range(hosts)]
     seen = [
         list(
             evaluation_batches(
-                source, batch=8, rows=(r, r + share), reading=reading, unreadable=unreadable
+                source, batch=8, rows=(r, r + share), reading=READING, unreadable=unreadable
             )
         )
         for r, unreadable in zip(range(0, 8, share), accounts, strict=True)
@@ -222,7 +215,7 @@ def test_evaluation_counts_a_grey_image_with_its_label(hosts, reading):
     assert mask.sum() == EXAMPLES
     np.testing.assert_array_equal(labels[:EXAMPLES], np.arange(EXAMPLES) % 3)
     good = [i for i in range(EXAMPLES) if i not in BAD]
-    whole = photos(bad=(), evaluation_crop=1.0).read(np.array(good))[0]
+    whole = photos(bad=(), evaluation_crop=1.0).read_centres(np.array(good))[0]
     np.testing.assert_array_equal(images[good], whole)
     assert (images[list(BAD)] == GREY).all()
     assert not images[EXAMPLES:].any()
@@ -258,7 +251,7 @@ def test_a_missing_file_is_fatal(tmp_path):
     for name in "abcd":
         (tmp_path / "train" / name).mkdir(parents=True)
         Image.new("RGB", (30, 20)).save(tmp_path / "train" / name / "1.JPEG")
-    source = open_source(f"folder:{tmp_path}", "train", SourceOptions(image_size=8))
+    source = open_dataset(f"folder:{tmp_path}", "train", SourceOptions(image_size=8))
     order = Order(0, 4)
     ids = order.ids(np.arange(4)).tolist()
     name = "abcd"[ids[2]]
@@ -287,9 +280,7 @@ def test_a_corrupt_image_keeps_no_memory():
     gc.disable()
     try:
         drawn = {"seed": 0, "epochs": np.zeros(EXAMPLES, np.int64)}
-        (images, _), rows = as_far_as_possible(
-            functools.partial(source.read_crops, **drawn, out=out), np.arange(EXAMPLES)
-        )
+        images, _, rows = source.read_crops(np.arange(EXAMPLES), **drawn, out=out)
         assert images is out
         assert len(rows) >= 4
         del images, out

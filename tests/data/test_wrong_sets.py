@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from largebatch.config.facts import KNOWN_SETS, KnownSet
-from largebatch.data import SourceOptions, identity, imagenet, open_source
+from largebatch.data import SourceOptions, identity, imagenet, open_dataset, open_source
 from largebatch.data.open import facts_of
 from largebatch.data.prepare.image_files import find_tars
 from largebatch.data.prepare.run import prepare
@@ -38,8 +38,7 @@ def sets(tmp_path_factory):
         pattern = SHARDS.format(split=split)
         stores.write_shards(root / "arrayrecord" / "deep", pattern, examples, 2)
     (root / "arrayrecord" / "deep" / "labels.txt").write_text("cat\ndog\neel\n")
-    tars = fakes.write_tars(root / "tars")
-    found = find_tars(tars, partial=True, shards=2)
+    found = find_tars(fakes.write_tars(root / "tars"), partial=True, shards=2)
     prepare(found, root / "imagenet")
     return root
 
@@ -119,7 +118,6 @@ def floats(named):
 FOLDER = "folder:{root}/folder"
 DEEP = "arrayrecord:{root}/arrayrecord/deep"
 PARTIAL = {"data_dir": "{root}/imagenet"}
-RIGHT_DIRECTORY = "data.data_dir={root}/tfds"
 INFO = f"{PETS}/dataset_info.json"
 SHARD = "pets-train.array_record-00001-of-00002"
 
@@ -127,11 +125,11 @@ SHARD = "pets-train.array_record-00001-of-00002"
 TABLE = {
     "folder without a path": (None, "folder", {}, "folder:PATH"),
     "folder absent": (None, "folder:{root}/foldr/x", {}, "{root}/foldr/x"),
-    "folder misspelt": (None, "folder:{root}/foldr", {}, "{root}/foldr,"),
+    "folder misspelt": (None, "folder:{root}/foldr", {}, "{root}/foldr;"),
     "folder one level too low": (
         None, "folder:{root}/folder/train", {}, "train/ and val/", "data.validation_split"
     ),
-    "folder one level too high": (None, "folder:{root}", {}, FOLDER),
+    "folder one level too high": (None, "folder:{root}", {}, "no folder train in {root}"),
     "folder without the split": (removed("folder/train"), FOLDER, {}, "{root}/folder", "train"),
     "folder with an empty split": (removed("folder/train/*"), FOLDER, {}, "{root}/folder/train"),
     "folder without images": (removed("folder/train/*/*"), FOLDER, {}, "{root}/folder/train"),
@@ -145,7 +143,7 @@ TABLE = {
     "tfds within the version": (
         None, "tfds:pets", {"data_dir": "{root}/" + PETS}, "data.data_dir", "pets/"
     ),
-    "tfds too high": (None, "tfds:pets", {"data_dir": "{root}"}, RIGHT_DIRECTORY),
+    "tfds too high": (None, "tfds:pets", {"data_dir": "{root}"}, "data.data_dir", "pets/"),
     "tfds of another version": (None, "tfds:pets:2.0.0", {}, "1.0.0", "2.0.0"),
     "tfds unfinished": (removed(INFO), "tfds:pets", {}, "{root}/" + PETS, "dataset_info.json"),
     "tfds with bad metadata": (written(INFO, "{"), "tfds:pets", {}, "{root}/" + PETS),
@@ -246,8 +244,8 @@ def test_a_validation_split_in_part_is_refused_too(sets, monkeypatch):
 
 
 def test_splits_of_other_classes_are_refused(sets):
-    train = open_source(f"folder:{sets}/folder", "train")
-    validation = open_source("tfds:pets", "validation", SourceOptions(data_dir=f"{sets}/tfds"))
+    train = open_dataset(f"folder:{sets}/folder", "train")
+    validation = open_dataset("tfds:pets", "validation", SourceOptions(data_dir=f"{sets}/tfds"))
     assert "'cat'" in stores.complaint(facts_of, train, validation, 1, 1)
 
 

@@ -6,8 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largebatch.data import Augment, Order, Reading, evaluation_batches, train_microbatches
-from largebatch.data.views import View
+from largebatch.data import (
+    Augment,
+    Dataset,
+    Order,
+    Reading,
+    SourceOptions,
+    evaluation_batches,
+    train_microbatches,
+)
+from largebatch.data.feed import View
 from tests.data.test_feed import Recorder
 
 NOW = Reading(threads=0, piece_bytes=60)
@@ -36,9 +44,9 @@ def test_every_validation_example_is_seen_once(examples, batch, data):
     cut = data.draw(st.integers(0, examples))
     order = np.array(data.draw(st.permutations(range(examples))), np.int64)
     views = [View((5, 5), ids) for ids in (order[:cut], order[cut:]) if len(ids)]
-    source, seen, counts = Numbered(examples), [], set()
+    dataset, seen, counts = Dataset(Numbered(examples), SourceOptions()), [], set()
     for host in hosts:
-        batches = list(evaluation_batches(source, batch=rows, rows=host, reading=NOW, views=views))
+        batches = list(evaluation_batches(dataset, batch=rows, rows=host, reading=NOW, views=views))
         counts.add(len(batches))
         for one in batches:
             assert one.mask.shape == one.labels.shape == (host[1] - host[0],)
@@ -55,10 +63,11 @@ def test_every_validation_example_is_seen_once(examples, batch, data):
 def test_training_rows_of_all_hosts_follow_the_order(examples, batch, start, count, seed):
     rows, hosts = batch
     order, source = Order(seed, examples), Numbered(examples)
+    dataset = Dataset(source, SourceOptions())
     parts = [
         list(
             train_microbatches(
-                source,
+                dataset,
                 order,
                 Augment(),
                 start=start,

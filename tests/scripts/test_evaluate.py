@@ -119,7 +119,7 @@ def test_a_run_keeps_its_summary(trained, tmp_path, capsys):
 def test_the_same_digits_from_files(trained, evaluated, digit_files, tmp_path, capsys):
     source = f"--source=folder:{digit_files}"
     printed = found(capsys, trained[0], source, f"--out={tmp_path}", "--trust=tests")
-    assert "converted to grey" in printed
+    assert "in grey" in printed
     own, files = (rows(place / "predictions.csv") for place in (evaluated[0], tmp_path))
     assert len(files) == 40
     for row in files:

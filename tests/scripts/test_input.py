@@ -17,7 +17,7 @@ from benchmarks.feeding import Workload
 from benchmarks.peers import dali, pipelines
 from PIL import Image
 
-from largebatch.data import SourceOptions, open_source
+from largebatch.data import SourceOptions, open_dataset
 from largebatch.errors import ConfigError, DataError
 from tests.data.forms import write_tfrecord
 from tests.scripts import competitors
@@ -125,7 +125,7 @@ def test_a_made_set_is_read_back_as_it_was(tmp_path):
 
     for config in ("full", "side256"):
         work = Workload(f"tfds:photos:{config}", str(made))
-        found = work.records()
+        found = work.photographs()
         contents, labels = found.read(np.arange(10))
         assert [found.classes[label] for label in labels] == [list(kept)[i % 3] for i in range(10)]
         if config == "full":
@@ -135,8 +135,8 @@ def test_a_made_set_is_read_back_as_it_was(tmp_path):
             assert sizes == [(341, 256), (340, 256), (338, 256)]  # 400·256/height
         with pytest.raises(Absent, match="no TFRecord shards"):
             pipelines.tfrecords(work)
-    source = open_source("tfds:photos:full", "train", SourceOptions(data_dir=str(made)))
-    assert source.read(np.arange(10))[0].shape == (10, 224, 224, 3)
+    source = open_dataset("tfds:photos:full", "train", SourceOptions(data_dir=str(made)))
+    assert source.read_centres(np.arange(10)).images.shape == (10, 224, 224, 3)
     with pytest.raises(DataError, match="exists"):
         photo_set.make_set(made, photos, 10)
 

@@ -13,8 +13,8 @@ from benchmarks import epochs, training_run
 from benchmarks.competitor import Absent, FailedError, Race
 from benchmarks.peers import flax_train, torch_network, torch_train
 
-from largebatch.data import SourceOptions, open_source
-from largebatch.data.openers import open_records
+from largebatch.data import SourceOptions
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError
 from tests.data import forms
 
@@ -74,9 +74,7 @@ def test_positions_of_the_order_are_sorted_files(folder):
     assert [classes.index(file.parent.name) for file in files] == list(labels)
     # Each file alone is the image at its position.
     for position in (0, 77, 159):
-        (content,), _ = open_records(f"folder:{folder}", "train", OPTIONS).read(
-            np.array([position])
-        )
+        (content,), _ = open_source(f"folder:{folder}", "train", OPTIONS).read(np.array([position]))
         assert content == files[position].read_bytes()
 
 

@@ -17,10 +17,7 @@ from PIL import Image
 from largebatch import data
 from largebatch.config import Config, load
 from largebatch.config.schema import common, options, replaced
-from largebatch.data.photos import Photos
-from largebatch.data.records import ItemRecords
-from largebatch.data.sampling import LEAST, MOST, sampled
-from largebatch.data.sources import SourceOptions
+from largebatch.data.source import SAMPLE, SMALL_SAMPLE, SourceOptions, sampled
 from largebatch.errors import UserError
 from largebatch.tracking import Console
 from largebatch.training import agreement
@@ -259,32 +256,35 @@ def test_the_sample_has_every_image_of_a_small_split_and_depends_on_the_seed():
     found = dict(sampled(source, 3))
     assert sorted(found) == list(range(360))
     large = data.open_source("digits", "train")
-    assert len(dict(sampled(large, 3))) == MOST
+    assert len(dict(sampled(large, 3))) == SMALL_SAMPLE
     assert set(dict(sampled(large, 3))) != set(dict(sampled(large, 4)))
     assert list(sampled(large, 3)) == list(sampled(large, 3))
 
 
 def test_the_sample_of_large_images_is_small():
     options = SourceOptions(image_size=224, examples=5000, classes=10)
-    assert len(dict(sampled(data.open_source("synthetic", "train", options), 0))) == LEAST
+    assert len(dict(sampled(data.open_source("synthetic", "train", options), 0))) == SAMPLE
 
 
 def test_examples_that_cannot_be_read_are_left_to_the_run():
-    class Items:
-        classes = ("x", "y")
-
-        def __len__(self):
-            return 5
-
-        def __getitem__(self, index):
-            if index == 3:
-                raise OSError("lost")
-            return np.full((4, 4), index, np.uint8), index % 2
-
-    records = ItemRecords("mine", Items())
-    found = dict(sampled(Photos(records, SourceOptions()), 0))
-    assert found[3].startswith("label unknown")
+    found = dict(sampled(data.open_source(f"{__name__}:Items", "train"), 0))
+    assert found[3] == "cannot be read"
     assert found[4].startswith("label 0, 48 bytes")
+
+
+class Items:
+    classes = ("x", "y")
+
+    def __init__(self, *arguments):
+        pass
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise OSError("lost")
+        return np.full((4, 4), index, np.uint8), index % 2
 
 
 def digits(*more):
@@ -306,8 +306,8 @@ def original(tmp_path_factory):
     [
         (delete_image, ["examples of the train split", "has 59", "has 60"]),
         (rename_class, ["class 2 of the train split", "has 'e'", "has 'd'"]),
-        (replace_image, ["image 45 of the train split", "'d/0005.png'"]),
-        (replace_validation_image, ["image 9 of the validation split", "'d/0001.png'"]),
+        (replace_image, ["image 45 of the train split", "d/0005.png,"]),
+        (replace_validation_image, ["image 9 of the validation split", "d/0001.png,"]),
         (move_image, ["files of the train split"]),
         (add_validation_image, ["examples of the validation split"]),
     ],

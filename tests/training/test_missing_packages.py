@@ -17,7 +17,6 @@ CASES = [
     ("mlflow", {"run": {"trackers": ("mlflow",)}}, r"\[mlflow\]"),
     ("mlperf_logging", {"run": {"mlperf_log": "open"}}, "mlperf-logging"),
     ("obstore", {"data": {"source": "arrayrecord:s3://bucket/photos"}}, r"\[storage\]"),
-    ("pyarrow", {"data": {"source": "parquet:PLACE"}}, r"\[huggingface\]"),
     ("pyarrow", {"data": {"source": "huggingface:PLACE"}}, r"\[huggingface\]"),
     ("tensorflow_datasets", {"data": {"source": "tfds:cifar10"}}, "tensorflow_datasets"),
 ]

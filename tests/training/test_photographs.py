@@ -96,7 +96,7 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(folder):
     assert result.images == VALIDATION
     right, steps = 0, made.steps
     for view in made.views_of_sets["validation"]:
-        images, labels = made.splits.validation.read_centres(view.ids, view.shape)
+        images, labels, _ = made.splits.validation.read_centres(view.ids, view.shape)
         logits = steps.model.apply(state.params, state.stats, steps.objective.pixels(images))
         right += int((np.asarray(logits).argmax(-1) == labels).sum())
     assert round(result.top1 * VALIDATION) == right

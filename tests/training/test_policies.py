@@ -357,7 +357,9 @@ def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monke
 
 def test_a_resume_refuses_a_dataset_with_other_names(undisturbed):
     run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
-    assert run.plan.facts.identity == int(identity(run.first_stage.splits.train), 16) >> 4 > 0
+    assert (
+        run.plan.facts.identity == int(identity(run.first_stage.splits.train.source), 16) >> 4 > 0
+    )
     like = run.first_stage.checkpoint_shapes
 
     def read(number):

@@ -93,7 +93,7 @@ def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
     stage = simulated(device, 4)
     stage.plan.hosts_every, stage.plan.replay_every = 0, 1
     stage.steps.copy = lambda state: TrainState({"w": 0}, {}, ())  # is ready at once
-    stage.train_microbatches = lambda first, last: device.feed()
+    stage.train_microbatches = lambda first, last, waited: device.feed()
     state, feed = TrainState({"w": 0}, {}, ()), device.feed()
     for step in range(1, 4):
         state, _ = loop._dispatch(run, stage, step, state, feed, is_last=False)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch import tracking
+from largebatch import data, tracking
 from largebatch.checkpoint import lock
 from largebatch.config import freeze
 from largebatch.errors import CheckpointError, UserError
@@ -268,7 +268,7 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
     made = build(config, Console(quiet=True), jax.devices()[:1]).first_stage
     current = made.init(np.int32(0))
     result = evaluate(made, current)
-    images, labels = made.splits.validation.read_centres(np.arange(360), (9, 9))
+    images, labels, _ = made.splits.validation.read_centres(np.arange(360), (9, 9))
     pixels = (images.astype(np.float32) - made.splits.train.mean) / made.splits.train.std
     model = made.steps.model
     logits = [model.apply(current.params, current.stats, x) for x in (pixels, pixels[:, :, ::-1])]
@@ -294,7 +294,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
         counts = np.zeros(len(made.splits.validation.classes), np.int32)
         results.append(evaluate(made, current, counts=counts))
         assert results[-1].images == validation
-        images, labels = made.splits.validation.read(np.arange(validation))
+        images, labels, _ = made.splits.validation.read_centres(np.arange(validation))
         assert counts.tolist() == np.bincount(labels, minlength=len(counts)).tolist()
     params, stats = jax.device_get((current.params, current.stats))
     with jax.enable_x64(True):
@@ -448,9 +448,7 @@ def test_an_extension_that_moves_a_stage_that_has_begun_is_refused(tmp_path):
 
 def test_another_validation_set_is_refused_for_training_only(tmp_path, monkeypatch):
     train(changed(CONFIG, run__stop_after="8 steps"), tmp_path)
-    from largebatch.data import sources
-
-    marks = sources.identity
+    marks = data.identity
     monkeypatch.setattr(
         "largebatch.data.open.data.identity",
         lambda source: f"{int(marks(source), 16) + 2**8 * (len(source) == 360):016x}",

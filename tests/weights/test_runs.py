@@ -12,7 +12,7 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze
 from largebatch.config.plan import resolve
 from largebatch.data import open_source
-from largebatch.data.photos import MEAN, STD
+from largebatch.data.source import MEAN, STD
 from largebatch.errors import CheckpointError
 from largebatch.training.state import Averages, TrainState
 from largebatch.weights import options_at, read

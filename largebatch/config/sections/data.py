@@ -13,8 +13,8 @@ class Data:
     source: str = option(
         "digits",
         "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, "
-        "tfrecord:PATH, webdataset:PATTERN, huggingface:PATH, parquet:PATTERN, "
-        "or your own package.module:factory:ARGUMENT (docs/data.md)",
+        "tfrecord:PATH, webdataset:PATTERN, huggingface:PATH, or your own "
+        "package.module:factory:ARGUMENT (docs/data.md)",
         per_host="path",
     )
     data_dir: str = option(
@@ -126,14 +126,6 @@ class Data:
     threads: int = option(
         0,
         "threads that read and augment images; 0: one thread per core",
-        within="at least 0",
-        mathematics=False,
-        per_host="value",
-    )
-    processes: int = option(
-        0,
-        "input worker processes, each with `threads` threads; 0: only threads of the training "
-        "process, which suffices up to about 20,000 images/s",
         within="at least 0",
         mathematics=False,
         per_host="value",

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from largebatch.data import shard_files
-from largebatch.data.openers import open_records
 from largebatch.data.prepare import records
 from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
-from largebatch.data.records import Records
-from largebatch.data.sources import (
+from largebatch.data.source import (
     SPLITS,
+    Source,
     SourceOptions,
     check_class_names,
     differing,
     identity,
+    open_source,
 )
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, one_line
@@ -90,12 +90,9 @@ def find(spec: str, *, classes: int = 0, shards: int = 0) -> Input:
 
 
 @functools.lru_cache(maxsize=2)
-def _open(spec: str, split: str, classes: int) -> Records:
+def _open(spec: str, split: str, classes: int) -> Source:
     """Open a split once per process."""
-    found = open_records(spec, split, SourceOptions(classes=classes, sequential=True))
-    if found is None:
-        raise DataError(f"--from={spec} has no encoded images; use a source of image files")
-    return found
+    return open_source(spec, split, SourceOptions(classes=classes))
 
 
 def _find_source(spec: str, split: str, classes: int, shards: int) -> tuple[Split, tuple[str, ...]]:
@@ -270,7 +267,7 @@ def _array_record_columns(url: str) -> _Columns:
     """Return the features of image and label, by TFDS's metadata if they are in the bucket."""
     import tensorflow_datasets as tfds
 
-    from largebatch.data.tfds_metadata import key_of_kind, read_metadata
+    from largebatch.data.tfds import key_of_kind, read_metadata
 
     bucket = Bucket(url)
     texts = [name for name in bucket.entries() if name.endswith((".json", ".txt"))]

@@ -22,7 +22,7 @@ from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
 from largebatch.data.prepare.tars import Content, Member, is_compressed, listed
 from largebatch.data.progress import progress
 from largebatch.data.randomness import held_out
-from largebatch.data.sources import SPLITS, check_class_names, own_name
+from largebatch.data.source import SPLITS, check_class_names, own_name
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import printable
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from largebatch.data.webdataset import Member, members
+from largebatch.data.tar import Member, members
 from largebatch.errors import DataError, one_line
 
 _UNKNOWN = 1 << 62  # bytes of the content of a compressed tar

@@ -117,8 +117,8 @@ class Study:
 
     setup: Setup
     server: Server
-    train: data.Source
-    validation: data.Source
+    train: data.Dataset
+    validation: data.Dataset
 
     def trained(self, policy: Policy | Asynchronous, seed: int) -> tuple[TrainState, Curve]:
         """Train once; parameters, data order and worker times are functions of the seed."""
@@ -208,7 +208,7 @@ class Study:
 
     @functools.cached_property
     def _validation(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.validation.read(np.arange(len(self.validation)))
+        return self.validation.source.read(np.arange(len(self.validation)))
 
     def _parts(self, parts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the microbatches of consecutive parts of the data, each a worker's step.
@@ -219,7 +219,7 @@ class Study:
         order = data.Order(seed, len(self.train))
         positions = parts[:, None] * setup.worker_images + np.arange(setup.worker_images)
         ids, epochs = order.ids(positions.ravel()), order.epochs(positions.ravel())
-        images, labels = self.train.read(ids)
+        images, labels = self.train.source.read(ids)
         augment = data.Augment(shift=setup.shift)
         images = augment(images, seed=seed, epochs=epochs, ids=ids)
         return images.reshape(-1, setup.images, *images.shape[1:]), labels.reshape(-1, setup.images)
@@ -227,9 +227,7 @@ class Study:
 
 def open_study(setup: Setup, *, dtype: str = "float32") -> Study:
     """Open the study on scikit-learn's digits with SGD."""
-    train, validation = (
-        data.open_source("digits", split, data.SourceOptions()) for split in ("train", "validation")
-    )
+    train, validation = (data.open_dataset("digits", split) for split in ("train", "validation"))
     model = Model("resnet18", len(train.classes), 1, width=setup.width, stem="small")
     rule = optim.sgd(decay_mask=optim.skipping(("bn", "bias"), model.kinds()))
     server = Server(model, rule, train.mean, train.std, setup.label_smoothing, dtype)

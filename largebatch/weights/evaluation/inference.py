@@ -11,13 +11,12 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.data.openers import open_records
-from largebatch.data.sources import Split
+from largebatch.data import Split
 from largebatch.errors import ConfigError, DataError
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import IN_FLIGHT, on_devices
 from largebatch.weights.evaluation.classifier import Classifier, Outputs
-from largebatch.weights.evaluation.images import FileRecords, with_channels
+from largebatch.weights.evaluation.images import ImageFiles
 from largebatch.weights.evaluation.settings import Settings
 
 _PER_DEVICE = 64
@@ -50,23 +49,17 @@ class Outcomes:
         return self.outputs.probabilities[:, 0]
 
 
-def open_split(settings: Settings, split: Split, channels: int) -> data.Source:
+def open_split(settings: Settings, split: Split, channels: int) -> data.Dataset:
     """Open the images to evaluate on, with the network's number of channels.
 
     Raises:
         DataError: They cannot be opened, or there are none.
         ConfigError: A setting does not fit the source.
     """
-    source = data.open_source(settings.source, split, settings.options)
-    if not len(source):
-        raise DataError(f"{source.name} has no {split} images; use another --split or --source")
-    return with_channels(source, channels, settings.mean, settings.std)
-
-
-def names_of(settings: Settings, split: Split) -> Callable[[int], str]:
-    """Return a function from an image's id to its file or record; '' if it has none."""
-    records = open_records(settings.source, split, settings.options)
-    return records.where if records else lambda example: ""
+    found = data.open_dataset(settings.source, split, settings.options)
+    if not len(found):
+        raise DataError(f"{found.name} has no {split} images; use another --split or --source")
+    return found.with_channels(channels, settings.mean, settings.std)
 
 
 def local_mesh() -> jax.sharding.Mesh:
@@ -96,37 +89,37 @@ def batch_size(images: int, devices: int, requested: int = 0) -> int:
 
 def batch_outputs(
     classifier: Classifier,
-    source: data.Source,
+    dataset: data.Dataset,
     settings: Settings,
     unreadable: data.Unreadable,
     *,
     batch: int = 0,
 ) -> Generator[tuple[np.ndarray, np.ndarray, Outputs]]:
-    """Run the network over a source, batch by batch.
+    """Run the network over a dataset, batch by batch.
 
     Args:
         classifier: The network.
-        source: The images.
+        dataset: The images.
         settings: How they are prepared.
         unreadable: Counts corrupt images, which are evaluated as the mean grey.
         batch: Rows at a time; 0 for 64 a device.
 
     Yields:
-        Ids, labels of the source, and outputs of each batch, on the host and without padding.
+        Ids, labels of the dataset, and outputs of each batch, on the host and without padding.
 
     Raises:
         ConfigError: ``batch`` is negative.
         DataError: An image cannot be read, or too many are corrupt.
     """
-    rows, threads = batch_size(len(source), classifier.mesh.size, batch), data.cores()
+    rows, threads = batch_size(len(dataset), classifier.mesh.size, batch), data.cores()
     piece = min(data.PIECE, _MEMORY_BYTES // (2 * threads))  # one in work, one waiting per thread
     reading = data.Reading(threads=threads, memory_bytes=_MEMORY_BYTES, piece_bytes=piece)
     if settings.rectangular:
-        views = data.rectangular_views(source, reading, settings.side)
+        views = data.rectangular_views(dataset, reading, settings.side)
     else:
-        views = data.square_views(source, settings.side)
+        views = data.square_views(dataset, settings.side)
     batches = data.evaluation_batches(
-        source,
+        dataset,
         batch=rows,
         rows=(0, rows),
         reading=reading,
@@ -152,7 +145,7 @@ def batch_outputs(
 
 def evaluate(
     classifier: Classifier,
-    source: data.Source,
+    dataset: data.Dataset,
     settings: Settings,
     unreadable: data.Unreadable,
     classes: np.ndarray,
@@ -164,10 +157,10 @@ def evaluate(
 
     Args:
         classifier: The network.
-        source: The images.
+        dataset: The images.
         settings: How they are prepared.
         unreadable: Counts corrupt images.
-        classes: int32 (labels of the source,): the class of each label.
+        classes: int32 (labels of the dataset,): the class of each label.
         batch: Rows at a time; 0 for 64 a device.
         advance: Called after each batch with its number of images.
 
@@ -175,7 +168,7 @@ def evaluate(
         DataError: An image cannot be read, or too many are corrupt.
     """
     ids, labels, outputs = [], [], []
-    for chosen, own, kept in batch_outputs(classifier, source, settings, unreadable, batch=batch):
+    for chosen, own, kept in batch_outputs(classifier, dataset, settings, unreadable, batch=batch):
         ids.append(chosen)
         labels.append(classes[own].astype(np.int32))
         outputs.append(kept)
@@ -206,16 +199,14 @@ def predict(
         ``{"file": …, "top": [{"class": …, "label": …, "probability": …}, …]}``, most probable
         first, or ``{"file": …, "error": …}``.
     """
-    from largebatch.data.photos import Photos  # brings the image libraries
-
-    records = FileRecords(files, classes)
-    channels = len(settings.mean)
-    photos = with_channels(Photos(records, settings.options), channels, settings.mean, settings.std)
-    unreadable = data.Unreadable("files", len(records), share=1.0)
+    source, channels = ImageFiles(files, classes), len(settings.mean)
+    dataset = data.Dataset(source, settings.options)
+    dataset = dataset.with_channels(channels, settings.mean, settings.std)
+    unreadable = data.Unreadable("files", len(source), share=1.0)
     ready: dict[int, dict[str, Any]] = {}
     following = 0
-    for ids, _, outputs in batch_outputs(classifier, photos, settings, unreadable, batch=batch):
-        errors = {each.example: each.reason for each in unreadable.found} | records.failed
+    for ids, _, outputs in batch_outputs(classifier, dataset, settings, unreadable, batch=batch):
+        errors = {each.example: each.reason for each in unreadable.found} | source.failed
         for row, example in enumerate(ids.tolist()):
             guesses = zip(outputs.top[row], outputs.probabilities[row], strict=True)
             top = [
@@ -225,7 +216,7 @@ def predict(
             ]
             error = errors.get(example) or ("" if top else "the logits are not finite")
             result = {"error": error} if error else {"top": top}
-            ready[example] = {"file": records.where(example), **result}
+            ready[example] = {"file": source.where(example), **result}
         while following in ready:  # rectangular images are computed in the order of their shapes
             yield ready.pop(following)
             following += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from largebatch.config import Config
 from largebatch.data import SourceOptions
-from largebatch.data.openers import own_reference
+from largebatch.data.source import own_reference
 from largebatch.errors import ConfigError, DataError
 from largebatch.registry import check_trusted
 from largebatch.weights import Weights, options_at

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks.competitor import Absent, Figures
 from benchmarks.feeding import Workload, timed
-from largebatch.data.records import Records
+from largebatch.data import Source
 from largebatch.errors import DataError, one_line
 
 SHUFFLED = 2_000  # encoded examples
@@ -186,7 +186,7 @@ def torchvision(work: Workload) -> tuple[Callable[[], Figures], str]:
     In torch's DataLoader with a worker process for each core beyond one, uint8 out. The encoded
     bytes come through our own reader.
     """
-    read = work.records()
+    read = work.photographs()
     try:
         import torch
         from torchvision import transforms
@@ -215,7 +215,7 @@ def torchvision(work: Workload) -> tuple[Callable[[], Figures], str]:
 class Photographs:
     """A map-style dataset of torch: the transformed image and the label of each example."""
 
-    def __init__(self, read: Records, transform: Callable[[Image.Image], Any]) -> None:
+    def __init__(self, read: Source, transform: Callable[[Image.Image], Any]) -> None:
         self._read, self._transform = read, transform
 
     def __len__(self) -> int:

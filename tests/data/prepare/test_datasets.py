@@ -10,11 +10,11 @@ import pytest
 
 from largebatch import object_store
 from largebatch.data import SourceOptions
-from largebatch.data.openers import open_records
 from largebatch.data.prepare import datasets
 from largebatch.data.prepare.image_files import find_images
 from largebatch.data.prepare.manifest import verify
 from largebatch.data.prepare.run import prepare
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, DataError
 from largebatch.object_store import Bucket
 from tests.data import forms, stores
@@ -37,7 +37,7 @@ def sources(tmp_path_factory):
 def check(out):
     """Compare what training reads from a prepared dataset with the photographs."""
     for split, pairs in PAIRS.items():
-        records = open_records(f"arrayrecord:{out}", split, SourceOptions())
+        records = open_source(f"arrayrecord:{out}", split, SourceOptions())
         images, labels = records.read(np.arange(len(records)))
         assert list(zip(images, labels.tolist(), strict=True)) == pairs
         assert records.classes == forms.CLASSES
@@ -135,7 +135,7 @@ def test_classes_come_from_labels_or_from_the_option(sources, tmp_path):
     with pytest.raises(DataError, match=r"train-00002-of-00003\.parquet.*from 0 to 2, got 3"):
         prepare(datasets.find(spec), tmp_path / "out")
     with pytest.raises(DataError, match="unfinished"):
-        open_records(f"arrayrecord:{tmp_path / 'out'}", "train", SourceOptions())
+        open_source(f"arrayrecord:{tmp_path / 'out'}", "train", SourceOptions())
 
 
 def test_a_file_with_other_class_names_is_refused(sources, tmp_path):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from largebatch.data import SourceOptions, imagenet
-from largebatch.data.openers import open_records
 from largebatch.data.prepare import image_files
 from largebatch.data.prepare.image_files import find_images, find_tars
 from largebatch.data.prepare.inputs import shard_ranges
 from largebatch.data.prepare.run import prepare
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, DataError
 from tests.data import forms
 from tests.data.prepare import fakes
@@ -233,7 +233,7 @@ def pets(tmp_path):
 
 def as_folder(path, split, share=0.0):
     """Images and labels of `folder:`, in its order."""
-    records = open_records(f"folder:{path}", split, SourceOptions(validation_split=share))
+    records = open_source(f"folder:{path}", split, SourceOptions(validation_split=share))
     images, labels = records.read(np.arange(len(records)))
     return list(zip(images, labels.tolist(), strict=True)), records.classes
 

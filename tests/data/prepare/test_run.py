@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from largebatch.data import SourceOptions, imagenet, images
-from largebatch.data.openers import open_records
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare import run as run_module
 from largebatch.data.prepare.image_files import find_images, find_tars
 from largebatch.data.prepare.manifest import verify
 from largebatch.data.prepare.run import prepare
+from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, DataError
 from scripts import prepare_imagenet
 from tests.data import forms
@@ -161,7 +161,7 @@ def test_side_shrinks_any_dataset(tmp_path, tars):
     source = Path(forms.folder(tmp_path / "from").partition(":")[2])
     (source / "train" / "bee" / "000000.jpg").write_bytes(b"no image")  # training reports it
     out = prepare(find_images(source), tmp_path / "out", side=16)
-    found = open_records(f"arrayrecord:{out}", "train", SourceOptions()).read(np.arange(9))[0]
+    found = open_source(f"arrayrecord:{out}", "train", SourceOptions()).read(np.arange(9))[0]
     assert found[0] == b"no image"
     assert {min(images.size_of(image)) for image in found[1:]} == {16}
     with pytest.raises(ConfigError, match="--side"):

@@ -49,7 +49,7 @@ def batches(study):
     found = []
     for step in range(3):
         ids = np.random.default_rng(step).integers(0, 1437, count * SETUP.images)
-        images, labels = study.train.read(ids)
+        images, labels = study.train.source.read(ids)
         found.append((images, labels.astype(np.int32)))
     return found
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from largebatch.data import Unreadable
-from largebatch.data.photos import MEAN, STD
+from largebatch.data.source import MEAN, STD
 from largebatch.models import Model
 from largebatch.weights.evaluation.classes import Matching
 from largebatch.weights.evaluation.classifier import per_image

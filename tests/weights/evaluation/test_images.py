@@ -7,11 +7,10 @@ import pytest
 from PIL import Image
 
 from largebatch import data
-from largebatch.data.photos import Photos
-from largebatch.data.unreadable import as_far_as_possible
+from largebatch.data.dataset import Dataset, to_grey
 from largebatch.errors import DataError
-from largebatch.weights.evaluation.images import FileRecords, find_images, to_grey, with_channels
-from tests.data.test_photos import Pictures
+from largebatch.weights.evaluation.images import ImageFiles, find_images
+from tests.data.test_dataset import Pictures
 
 
 def test_luma_is_pillows():
@@ -21,12 +20,12 @@ def test_luma_is_pillows():
 
 
 def test_photographs_for_a_network_of_one_channel():
-    photos = Photos(Pictures(6, broken=1), data.SourceOptions(image_size=24))
-    grey = with_channels(photos, 1, (100.0,), (50.0,))
+    photos = Dataset(Pictures(6, broken=1), data.SourceOptions(image_size=24))
+    grey = photos.with_channels(1, (100.0,), (50.0,))
     assert (grey.image_shape, grey.mean, len(grey)) == ((24, 24, 1), (100.0,), 6)
     ids = np.arange(6)
-    (images, labels), rows = as_far_as_possible(grey.read, ids)
-    (colour, same), _ = as_far_as_possible(photos.read, ids)
+    images, labels, rows = grey.read_centres(ids)
+    colour, same, _ = photos.read_centres(ids)
     assert rows.tolist() == [1]
     good = ids != 1
     np.testing.assert_array_equal(images[good], to_grey(colour[good]))
@@ -36,14 +35,14 @@ def test_photographs_for_a_network_of_one_channel():
 
 
 def test_digits_for_a_network_of_three_channels():
-    digits = data.open_source("digits", "validation")
-    assert with_channels(digits, 1, digits.mean, digits.std) is digits
-    three = with_channels(digits, 3, (1.0, 2.0, 3.0), (1.0, 1.0, 1.0))
-    images, _ = three.read_centres(np.arange(3), (8, 8))
-    grey, _ = digits.read(np.arange(3))
+    digits = data.open_dataset("digits", "validation")
+    assert digits.with_channels(1, digits.mean, digits.std) is digits
+    three = digits.with_channels(3, (1.0, 2.0, 3.0), (1.0, 1.0, 1.0))
+    images = three.read_centres(np.arange(3), (8, 8)).images
+    grey = digits.read_centres(np.arange(3)).images
     np.testing.assert_array_equal(images, np.repeat(grey, 3, axis=-1))
-    with pytest.raises(DataError, match="1 channels, the weights take 4"):
-        with_channels(digits, 4, (0.0,) * 4, (1.0,) * 4)
+    with pytest.raises(DataError, match=r"4 channels.* got 1"):
+        digits.with_channels(4, (0.0,) * 4, (1.0,) * 4)
 
 
 def test_files_and_folders(tmp_path):
@@ -62,7 +61,7 @@ def test_files_and_folders(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_empty_and_explained(tmp_path):
     (tmp_path / "good").write_bytes(b"bytes")
-    records = FileRecords([tmp_path / "absent", tmp_path / "good", tmp_path], ("a",))
+    records = ImageFiles([tmp_path / "absent", tmp_path / "good", tmp_path], ("a",))
     contents, labels = records.read(np.array([1, 0, 2]))
     assert contents == [b"bytes", b"", b""]
     assert labels.tolist() == [0, 0, 0]

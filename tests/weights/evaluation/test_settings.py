@@ -46,9 +46,9 @@ def test_class_folders_without_splits_are_evaluated(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"x")
     found = settings_of(OF, RUN, {"source": f"folder:{tmp_path}"})
-    source = inference.open_split(found, "validation", channels=3)
-    assert source.classes == ("0", "1", "2", "10")
-    assert inference.names_of(found, "validation")(3) == f"{tmp_path}/10/1.png"
+    dataset = inference.open_split(found, "validation", channels=3)
+    assert dataset.classes == ("0", "1", "2", "10")
+    assert dataset.source.where(3) == f"{tmp_path}/10/1.png"
 
 
 def test_flags_come_first():

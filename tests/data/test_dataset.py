@@ -7,20 +7,21 @@ from PIL import Image
 
 from largebatch.data import (
     Reading,
+    Source,
     SourceOptions,
     evaluation_batches,
 )
 from largebatch.data.augment import centre_boxes, random_boxes
+from largebatch.data.dataset import Dataset
+from largebatch.data.feed import nearest_shapes, rectangular_views
 from largebatch.data.images import decode, resize
-from largebatch.data.photos import Photos
-from largebatch.data.views import nearest_shapes, rectangular_views
 from largebatch.errors import ConfigError
 
 EXAMPLES = 13
 READING = Reading(threads=2, piece_bytes=24 * 24 * 3 * 3)
 
 
-class Pictures:
+class Pictures(Source):
     """Records of small images of many shapes and kinds."""
 
     name = "images"
@@ -54,7 +55,7 @@ class Pictures:
 
 def test_training_sees_random_boxes_and_evaluation_the_centre():
     chosen = {"area": (0.3, 0.5), "ratio": (0.5, 0.6)}
-    source = Photos(
+    source = Dataset(
         Pictures(),
         SourceOptions(
             image_size=24,
@@ -71,7 +72,7 @@ def test_training_sees_random_boxes_and_evaluation_the_centre():
     drawn = {"seed": 9, "epochs": np.full(EXAMPLES, 2)}
     for found, boxes in (
         (source.read_crops(ids, **drawn), random_boxes(sizes, **drawn, ids=ids, **chosen)),
-        (source.read(ids), centre_boxes(sizes, (24, 24), 0.8)),
+        (source.read_centres(ids), centre_boxes(sizes, (24, 24), 0.8)),
     ):
         np.testing.assert_array_equal(found[1], ids % 3)
         for image, content, box in zip(found[0], contents, boxes, strict=True):
@@ -93,7 +94,7 @@ def test_training_sees_random_boxes_and_evaluation_the_centre():
 )
 def test_an_impossible_option_is_named(option, value):
     with pytest.raises(ConfigError, match=rf"data\.{option}: .*{re.escape(str(value))}"):
-        Photos(Pictures(), SourceOptions(**{option: value}))
+        Dataset(Pictures(), SourceOptions(**{option: value}))
 
 
 def test_shapes_follow_the_aspect():
@@ -111,7 +112,7 @@ def test_shapes_follow_the_aspect():
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_rectangular_evaluation_sees_every_image_once_at_its_aspect(hosts):
-    source = Photos(Pictures(), SourceOptions(image_size=64))
+    source = Dataset(Pictures(), SourceOptions(image_size=64))
     views = rectangular_views(source, READING)
     assert sorted(np.concatenate([v.ids for v in views]).tolist()) == list(range(EXAMPLES))
     aspects = [v.shape[1] / v.shape[0] for v in views]
