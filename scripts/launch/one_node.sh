@@ -45,7 +45,7 @@ is_stopped() { # by SIGSTOP
   [[ "$(ps -o state= -p "$1" 2>/dev/null || sed 's/.*) //' "/proc/$1/stat" 2>/dev/null)" == T* ]]
 }
 
-end() { # processes at once, with the children that decode for them (data.processes)
+end() { # processes at once, with their children
   local pid
   for pid in "$@"; do
     pkill -KILL -P "$pid" 2>/dev/null
