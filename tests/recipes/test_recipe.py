@@ -139,7 +139,7 @@ def test_small_images_have_no_forecast():
 
 
 def test_the_input_that_a_step_needs():
-    """Of 64 H100 in 8 hosts, as docs/data.md has it."""
+    """Of 64 H100 in 8 hosts."""
     need = forecast.input_need(445_890, forecast.hosts_of(64, "dgx-h100"))
     assert need.hosts == 8
     assert need.images_per_s == pytest.approx(55_736, abs=1)
