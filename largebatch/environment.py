@@ -18,7 +18,7 @@ COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
 ROOT = Path(__file__).resolve().parents[1]
 IS_CHECKOUT = (ROOT / "train.py").is_file()
 """Whether train.py and scripts/ are there; an installed package has none."""
-_RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "safetensors", "numpy")
+_RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "safetensors", "numpy")
 
 
 @contextlib.contextmanager
