@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largebatch.data import Order, Reading
+from largebatch.data import Order
 
 SEEDS = st.integers(0, 2**31 - 1)
 LAST = 2**63 - 1
@@ -72,16 +72,3 @@ def test_neighbours_of_a_large_set_differ(seed, examples, epoch, count):
     count = min(count, examples)
     ids = Order(seed, examples).ids(epoch * examples + np.arange(count))
     assert len(np.unique(ids)) == count
-
-
-@given(st.integers(0, 10**9), st.integers(0, 400), st.integers(1, 2000), st.integers(1, 300))
-def test_pieces_are_the_rows_in_order_and_of_a_size(first, rows, piece_bytes, row_bytes):
-    pieces = Reading(piece_bytes=piece_bytes).pieces((first, first + rows), row_bytes)
-    assert [row for a, b in pieces for row in range(a, b)] == list(range(first, first + rows))
-    sizes = [b - a for a, b in pieces]
-    assert len(set(sizes[:-1])) <= 1
-    for size in sizes:
-        assert 0 < size <= sizes[0]
-        assert size == 1 or size * row_bytes <= piece_bytes
-    if len(sizes) > 1:  # and no smaller than they must be
-        assert (sizes[0] + 1) * row_bytes > piece_bytes
