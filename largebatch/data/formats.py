@@ -52,29 +52,32 @@ KEYS = (Keys("image", "label"), Keys("image/encoded", "image/class/label"))
 """The features of TFDS, and those of the scripts of TensorFlow's models."""
 
 
-def open_shards(
-    spec: str,
-    split: str,
-    form: str,
-    classes: tuple[str, ...],
-    found: shard_files.Found,
-    keys: Sequence[Keys],
-    lengths: Sequence[int] | None = None,
-) -> Source:
+class Examples(NamedTuple):
+    """Shards of `tf.train.Example`s, which are not opened yet."""
+
+    form: str
+    """`tfrecord` or `arrayrecord`."""
+    found: shard_files.Found
+    classes: tuple[str, ...]
+    """Name of each label."""
+    keys: Sequence[Keys] = KEYS
+    """The features that are read; the first two that an example has."""
+    lengths: Sequence[int] | None = None
+    """Examples of each shard, if that is stated."""
+
+
+def open_examples(spec: str, split: str, examples: Examples) -> Source:
     """Open shards of `tf.train.Example`s.
 
     Args:
         spec: The name of the result.
         split: `train` or `validation`.
-        form: `tfrecord` or `arrayrecord`.
-        classes: Name of each label.
-        found: The shards.
-        keys: The features that are read; the first two that an example has.
-        lengths: Examples of each shard, if that is stated.
+        examples: The shards.
 
     Raises:
         DataError: A file is absent, incomplete or of a form that is not read.
     """
+    form, found, classes, keys, lengths = examples
     if form == "arrayrecord":
         source = ArrayRecords(spec, split, classes, found, keys)
         there = source.lengths

@@ -12,7 +12,7 @@ import numpy as np
 
 from largebatch.data import shard_files
 from largebatch.data.prefetch import in_threads
-from largebatch.data.ranges import Disk, RangeSource, absolute
+from largebatch.data.ranges import Disk, RangeSource, Storage, absolute
 from largebatch.data.source import SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import holds, read_json
@@ -77,11 +77,12 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSour
         )
     shard_files.check_present(directory, names, os.listdir(directory))
     info = _json(os.path.join(directory, "dataset_info.json"))
-    columns, classes = columns_of(directory, info.get("features") or {}, options.classes)
+    disk = Disk(directory)
+    columns, classes = columns_of(disk, info.get("features") or {}, options.classes)
     paths = [os.path.join(directory, name) for name in names]
     rows = list(in_threads(lambda path: _scan(path, columns), paths, _OPENERS))
     note = f"{root}, split {own}, {len(names):,} files"
-    lengths, disk = [len(part) for part in rows], Disk(directory)
+    lengths = [len(part) for part in rows]
     return RangeSource(spec, split, classes, disk, names, lengths, np.concatenate(rows), note)
 
 
@@ -153,12 +154,12 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def columns_of(
-    directory: str, features: Mapping[str, Any], count: int
+    storage: Storage, features: Mapping[str, Any], count: int
 ) -> tuple[Columns, tuple[str, ...]]:
     """Return the columns of image and label, and the names of the classes.
 
     Args:
-        directory: The dataset, for messages, and where a `labels.txt` may be.
+        storage: The directory of the dataset, where a `labels.txt` may be.
         features: The description of the columns, as `datasets` writes it.
         count: `data.classes`.
 
@@ -170,14 +171,14 @@ def columns_of(
         for name, feature in features.items()
         if isinstance(feature, dict)
     }
-    image = _column(directory, "image", [name for name, kind in kinds.items() if kind == "Image"])
-    label = _column(
-        directory, "label", [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    image, label = (
+        _column(storage.path, name, [own for own, of in kinds.items() if of == kind])
+        for name, kind in (("image", "Image"), ("label", "ClassLabel"))
     )
     names = features.get(label, {}).get("names") if label in kinds else None
     if names:
         return Columns(image, label), tuple(map(str, names))
-    return Columns(image, label), shard_files.class_names(Disk(directory), count)
+    return Columns(image, label), shard_files.class_names(storage, count)
 
 
 def _column(directory: str, name: str, found: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.data import shard_files
-from largebatch.data.formats import KEYS, Keys, open_shards
+from largebatch.data.formats import Examples, Keys, open_examples
 from largebatch.data.ranges import Disk, Storage, absolute, storage_of
 from largebatch.data.source import Source, SourceOptions, differing
 from largebatch.data.unfinished import check_finished
@@ -36,16 +36,15 @@ _ELSEWHERE = (
 )
 
 
-_TF_RECORD = shard_files.Form(
+_FORMS = {
     # The scripts of TensorFlow's models write `train-00000-of-01024`.
-    "tfrecord",
-    "TFRecord",
-    r"tf_?record|-\d{5}-of-\d{5}$",
-    ".tfrecord-00000-of-00004",
-)
-_ARRAY_RECORD = shard_files.Form(
-    "arrayrecord", "ArrayRecord", "array_?record", ".array_record-00000-of-00004"
-)
+    "tfrecord": shard_files.Form(
+        "tfrecord", "TFRecord", r"tf_?record|-\d{5}-of-\d{5}$", ".tfrecord-00000-of-00004"
+    ),
+    "arrayrecord": shard_files.Form(
+        "arrayrecord", "ArrayRecord", "array_?record", ".array_record-00000-of-00004"
+    ),
+}
 
 
 def open_tfds(spec: str, split: str, options: SourceOptions) -> Source:
@@ -73,7 +72,7 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> Source:
     if not is_prepared(storage):
         raise DataError(f"{directory} has no {_INFO}; TFDS did not finish: prepare it")
     check_finished(directory)
-    return open_prepared(spec, split, storage, options)
+    return open_examples(spec, split, _prepared(split, storage, options))
 
 
 def open_tf_record(spec: str, split: str, options: SourceOptions) -> Source:
@@ -94,7 +93,7 @@ def open_tf_record(spec: str, split: str, options: SourceOptions) -> Source:
     Raises:
         DataError: The directory is absent, incomplete or not of that form.
     """
-    return _open_examples(spec, split, options, _TF_RECORD)
+    return open_examples(spec, split, find_examples(spec, split, options))
 
 
 def open_array_record(spec: str, split: str, options: SourceOptions) -> Source:
@@ -102,19 +101,19 @@ def open_array_record(spec: str, split: str, options: SourceOptions) -> Source:
 
     A file has `array_record` or `arrayrecord` in its name.
     """
-    return _open_examples(spec, split, options, _ARRAY_RECORD)
+    return open_examples(spec, split, find_examples(spec, split, options))
 
 
-def _open_examples(spec: str, split: str, options: SourceOptions, form: shard_files.Form) -> Source:
-    directory = absolute(spec.partition(":")[2])
-    storage = None
+def find_examples(spec: str, split: str, options: SourceOptions) -> Examples:
+    """Find the shards of `tfrecord:PATH` or `arrayrecord:PATH`; see `open_tf_record`."""
+    scheme, _, place = spec.partition(":")
+    directory, storage = absolute(place), None
     if not shard_files.is_pattern(directory):
         storage = storage_of(directory, options.cache_bytes)
         if is_prepared(storage):
-            return open_prepared(spec, split, storage, options)
-    found = shard_files.of_split(spec, split, form, options, storage)
-    classes = shard_files.class_names(found.storage, options.classes)
-    return open_shards(spec, split, form.scheme, classes, found, KEYS)
+            return _prepared(split, storage, options)
+    found = shard_files.of_split(spec, split, _FORMS[scheme], options, storage)
+    return Examples(scheme, found, shard_files.class_names(found.storage, options.classes))
 
 
 def root_of(data_dir: str) -> str:
@@ -128,11 +127,10 @@ def is_prepared(storage: Storage) -> bool:
     return storage.holds(_INFO)
 
 
-def open_prepared(spec: str, split: str, storage: Storage, options: SourceOptions) -> Source:
-    """Open a dataset by the directory of one of its versions.
+def _prepared(split: str, storage: Storage, options: SourceOptions) -> Examples:
+    """Find the shards of a split by the directory of a version of a dataset.
 
     Args:
-        spec: The name of the result.
         split: As for `open_tfds`.
         storage: Its directory, with dataset_info.json, features.json and the shards.
         options: As for `open_tfds`; `examples` accepts a part of a public dataset.
@@ -142,7 +140,7 @@ def open_prepared(spec: str, split: str, storage: Storage, options: SourceOption
     """
     directory = storage.path
     with _local_metadata(storage) as local:
-        info, form = read_metadata(directory, local)
+        info, form = _read_metadata(directory, local)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -154,8 +152,8 @@ def open_prepared(spec: str, split: str, storage: Storage, options: SourceOption
     names = [os.path.basename(file.filename) for file in files]
     shard_files.check_present(directory, names, storage.listing()[0])
     keys = Keys(
-        image=key_of_kind(directory, info.features, "image", tfds.features.Image),
-        label=key_of_kind(directory, info.features, "label", tfds.features.ClassLabel),
+        image=_key_of_kind(directory, info.features, "image", tfds.features.Image),
+        label=_key_of_kind(directory, info.features, "label", tfds.features.ClassLabel),
     )
     if info.features[keys.image].np_dtype.kind == "f":
         raise DataError(
@@ -165,7 +163,7 @@ def open_prepared(spec: str, split: str, storage: Storage, options: SourceOption
     _check_known(directory, info, split, own, classes, options)
     lengths = [file.examples_in_shard for file in files]
     found = shard_files.Found(storage, own, names)
-    return open_shards(spec, split, form, classes, found, (keys,), lengths)
+    return Examples(form, found, classes, (keys,), lengths)
 
 
 @contextlib.contextmanager
@@ -181,7 +179,7 @@ def _local_metadata(storage: Storage) -> Iterator[str]:
         yield directory
 
 
-def read_metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
+def _read_metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
     """Return TFDS's metadata, with the splits in the format that is read, and that format.
 
     Args:
@@ -235,7 +233,7 @@ def _check_features(directory: str, local: str) -> None:
         )
 
 
-def key_of_kind(
+def _key_of_kind(
     directory: str,
     features: tfds.features.FeaturesDict,
     name: str,

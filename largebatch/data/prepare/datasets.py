@@ -9,16 +9,18 @@ import functools
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from largebatch.data import shard_files
-from largebatch.data.prepare import records
+from largebatch.data.formats import Keys, open_array_record_file, parse_example
+from largebatch.data.huggingface import Columns, check_columns, check_installed, columns_of
 from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
+from largebatch.data.ranges import Storage, storage_of
 from largebatch.data.source import (
     SPLITS,
     Source,
@@ -28,6 +30,7 @@ from largebatch.data.source import (
     identity,
     open_source,
 )
+from largebatch.data.tfds import find_examples
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, one_line
 from largebatch.object_store import Bucket
@@ -38,12 +41,7 @@ if TYPE_CHECKING:
 
 _SAMPLE = 256  # images of a split by which its bytes are estimated
 _AT_ONCE = 16  # images
-_FORMS = {
-    "parquet": shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet"),
-    "arrayrecord": shard_files.Form(
-        "arrayrecord", "ArrayRecord", "array_?record", ".array_record-00000-of-00004"
-    ),
-}
+_PARQUET = shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet")
 
 
 def find(spec: str, *, classes: int = 0, shards: int = 0) -> Input:
@@ -129,33 +127,22 @@ class _Range:
 # ---- Parquet files, and ArrayRecord files in a bucket: each becomes a shard
 
 
-class _Columns(NamedTuple):
-    """Where a form keeps image and label."""
-
-    image: str = "image"
-    label: str = "label"
-    classes: tuple[str, ...] = ()
-    """Name of each label, if the files say so."""
-
-
 @dataclass(frozen=True)
 class _File:
     """The examples of a file.
 
     Attributes:
         path: Path or URL.
-        read: Reads a local file: (path, columns) → image and label of each record.
-        columns: Those of the first file of the split.
+        read: Yields image and label of each record of a local file.
     """
 
     path: str
-    read: Callable[[str, _Columns], Iterator[tuple[bytes, int]]]
-    columns: _Columns
+    read: Callable[[str], Iterator[tuple[bytes, int]]]
 
     def __iter__(self) -> Iterator[Example]:
         with _local(self.path) as local:
             try:
-                for row, (image, label) in enumerate(self.read(local, self.columns)):
+                for row, (image, label) in enumerate(self.read(local)):
                     key = f"{Path(self.path).stem}-{row:06}"
                     yield Example(key, image, label, f"{self.path}, record {row} (from 0)")
             except (RuntimeError, ValueError, TypeError) as error:
@@ -177,70 +164,45 @@ def _local(path: str) -> Iterator[str]:
 
 
 def _find_files(spec: str, split: str, classes: int) -> tuple[Split, tuple[str, ...]]:
-    """Find the files of a split by their names."""
-    scheme, _, place = spec.partition(":")
-    check_finished(place)
-    found = shard_files.of_split(spec, split, _FORMS[scheme], SourceOptions(classes=classes))
-    if scheme == "parquet":
-        read = _read_parquet
+    """Find the files of a split by their names, or by TFDS's metadata."""
+    check_finished(spec.partition(":")[2])
+    options = SourceOptions(classes=classes)
+    if spec.startswith("parquet:"):
+        check_installed()
+        found = shard_files.of_split(spec, split, _PARQUET, options)
         with _local(found.paths[0]) as first:
-            columns = _parquet_columns(first)
+            columns, names = _parquet_columns(first, found.storage, classes)
+        read = functools.partial(
+            _read_parquet, columns=columns, names=names, place=found.storage.path
+        )
     else:
-        read, columns = _read_array_records, _array_record_columns(found.directory)
-    names = columns.classes or shard_files.class_names(found.storage, classes)
-    if url_of(found.directory):
-        entries = Bucket(found.directory).entries()
-        marks = [(name, *entries[name]) for name in found.names]
-    else:
-        marks = [(Path(path).name, Path(path).stat().st_size) for path in found.paths]
-    parts = [_File(path, read, columns) for path in found.paths]
-    size = sum(mark[1] for mark in marks)
-    digest = hashlib.sha256(repr((marks, columns)).encode()).hexdigest()[:16]
-    return Split(split, parts, size, digest), names
+        _, found, names, columns, _ = find_examples(spec, split, options)
+        read = functools.partial(_read_array_records, keys=columns)
+    marks = [(name, *found.storage.stamp(name)) for name in found.names]
+    parts = [_File(path, read) for path in found.paths]
+    digest = hashlib.sha256(repr((marks, columns, names)).encode()).hexdigest()[:16]
+    return Split(split, parts, sum(size for _, size, _ in marks), digest), names
 
 
-def _parquet_columns(path: str) -> _Columns:
-    """Return the columns of a Parquet file.
-
-    They are those that Hugging Face's `datasets` describes as `Image` and `ClassLabel`; if there
-    are none or several, `image` and `label`.
-    """
-    import pyarrow as pa
-
+def _parquet_columns(path: str, storage: Storage, classes: int) -> tuple[Columns, tuple[str, ...]]:
+    """Return the columns of a Parquet file, as `datasets` describes them, and the class names."""
     schema = _open_parquet(path).schema_arrow
     try:
         stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = {k: dict(v) for k, v in stored.get("info", {}).get("features", {}).items()}
+        features = dict(stored.get("info", {}).get("features", {}))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}: its description of the features cannot be read ({one_line(error)}); get it "
             "again"
         ) from error
-    columns = []
-    for name, kind in (("image", "Image"), ("label", "ClassLabel")):
-        own = [column for column, feature in features.items() if feature.get("_type") == kind]
-        columns.append(own[0] if len(own) == 1 else name)
-        if columns[-1] not in schema.names:
-            raise DataError(f"{path} has no column {columns[-1]!r}; use another dataset")
-    image, label = (schema.field(column).type for column in columns)
-    is_image = pa.types.is_struct(image) and image.get_field_index("bytes") >= 0
-    if not is_image or not pa.types.is_integer(label):
-        raise DataError(
-            f"{path}: expected images with bytes and integer labels, got {image} and {label}; use "
-            "another dataset"
-        )
-    names = features.get(columns[1], {}).get("names") or ()
-    return _Columns(columns[0], columns[1], tuple(map(str, names)))
+    columns, names = columns_of(storage, features, classes)
+    check_columns(path, schema, columns)
+    return columns, names
 
 
 def _open_parquet(path: str) -> "pq.ParquetFile":
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(
-            "--from: parquet needs pyarrow, which is not installed; run pip install -e "
-            "'.[huggingface]'"
-        ) from error
+    import pyarrow.parquet as pq
+
     try:
         return pq.ParquetFile(path, pre_buffer=False)
     except (OSError, ValueError) as error:
@@ -249,8 +211,10 @@ def _open_parquet(path: str) -> "pq.ParquetFile":
         ) from error
 
 
-def _read_parquet(path: str, columns: _Columns) -> Iterator[tuple[bytes, int]]:
-    if _parquet_columns(path) != columns:
+def _read_parquet(
+    path: str, columns: Columns, names: tuple[str, ...], place: str
+) -> Iterator[tuple[bytes, int]]:
+    if _parquet_columns(path, storage_of(place), len(names)) != (columns, names):
         raise ValueError("its columns or class names are not those of the first file")
     with _open_parquet(path) as file:
         for group in range(file.metadata.num_row_groups):
@@ -263,29 +227,7 @@ def _read_parquet(path: str, columns: _Columns) -> Iterator[tuple[bytes, int]]:
                 yield image.as_buffer().to_pybytes(), label
 
 
-def _array_record_columns(url: str) -> _Columns:
-    """Return the features of image and label, by TFDS's metadata if they are in the bucket."""
-    import tensorflow_datasets as tfds
-
-    from largebatch.data.tfds import key_of_kind, read_metadata
-
-    bucket = Bucket(url)
-    texts = [name for name in bucket.entries() if name.endswith((".json", ".txt"))]
-    if records.INFO not in texts:
-        return _Columns()
-    with tempfile.TemporaryDirectory(prefix="largebatch-") as directory:
-        for name in texts:
-            bucket.download(name, Path(directory, name))
-        info, _ = read_metadata(url, directory)
-    image = key_of_kind(url, info.features, "image", tfds.features.Image)
-    label = key_of_kind(url, info.features, "label", tfds.features.ClassLabel)
-    return _Columns(image, label, tuple(info.features[label].names))
-
-
-def _read_array_records(path: str, columns: _Columns) -> Iterator[tuple[bytes, int]]:
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    reader = ArrayRecordReader(path)
-    for _ in range(reader.num_records()):
-        _, label, image = records.parse(reader.read(), columns.image, columns.label)
-        yield image, label
+def _read_array_records(path: str, keys: Sequence[Keys]) -> Iterator[tuple[bytes, int]]:
+    reader = open_array_record_file(path)
+    for row in range(reader.num_records()):
+        yield parse_example(reader.read([row])[0], keys)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from largebatch.data import images
+from largebatch.data.formats import KEYS, open_array_record_file, parse_example
 from largebatch.data.prepare import jobs, records
 from largebatch.data.progress import progress
 from largebatch.data.unfinished import PLAN, WORK
@@ -145,22 +146,21 @@ def verify(out: Path, *, processes: int = 1) -> None:
 
 def _verify_shard(task: tuple[Path, int, Shard]) -> list[str]:
     """Return what is wrong with a shard."""
-    from array_record.python.array_record_module import ArrayRecordReader
-
     directory, classes, shard = task
     name = shard.file.name
     if problem := shard.file.problem(directory):
         return [problem]
     problems = []
-    reader = ArrayRecordReader(str(directory / name))
+    reader = open_array_record_file(str(directory / name))
     if reader.num_records() != shard.examples:
         problems.append(f"{name} has {reader.num_records():,} images, not {shard.examples:,}")
-    for _ in range(reader.num_records()):
-        key, label, image = records.parse(reader.read())
+    for row in range(reader.num_records()):
+        record = reader.read([row])[0]
+        image, label = parse_example(record, KEYS[:1])
         if not 0 <= label < classes:
-            problems.append(f"{name}: {key} has label {label} of {classes} classes")
+            problems.append(f"{name}: {records.key_of(record)} has label {label} of {classes}")
         try:
             images.decode(image)
         except images.UndecodableError as error:
-            problems.append(f"{name}: {key}: {error}")
+            problems.append(f"{name}: {records.key_of(record)}: {error}")
     return problems

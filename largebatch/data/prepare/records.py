@@ -34,28 +34,12 @@ def serialise(key: str, label: int, image: bytes) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def parse(record: bytes, image: str = "image", label: str = "label") -> tuple[str, int, bytes]:
-    """Return the key ('' if it has none), label and image of a record.
-
-    Args:
-        record: A `tf.train.Example`.
-        image: Name of the feature.
-        label: Name of the feature.
-
-    Raises:
-        ValueError: It is not such a record.
-    """
-    from google.protobuf.message import DecodeError
+def key_of(record: bytes) -> str:
+    """Return the file name in a record that `serialise` made."""
     from tensorflow_datasets.proto import tf_example_pb2
 
-    try:
-        feature = tf_example_pb2.Example.FromString(record).features.feature
-    except DecodeError as error:
-        raise ValueError(f"not a tf.train.Example ({error})") from error
-    (content,) = feature[image].bytes_list.value
-    (number,) = feature[label].int64_list.value
-    key = b"".join(feature["file_name"].bytes_list.value)
-    return key.decode("utf-8", "surrogateescape"), number, content
+    feature = tf_example_pb2.Example.FromString(record).features.feature
+    return b"".join(feature["file_name"].bytes_list.value).decode("utf-8", "surrogateescape")
 
 
 def write(path: Path, records: Iterable[bytes]) -> int:
