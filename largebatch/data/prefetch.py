@@ -1,8 +1,10 @@
 """Work done ahead by threads, in order and with bounded memory.
 
-The threads are daemons: a disk or a store that hangs does not keep the process from ending.
+The threads are daemons: a disk or a store that hangs does not keep the process from ending. They
+are stopped before the interpreter ends, since one that returns from C++ code later would abort it.
 """
 
+import atexit
 import queue
 import threading
 import time
@@ -15,6 +17,14 @@ S = TypeVar("S")
 T = TypeVar("T")
 # Seconds that closing waits for the threads: a disk that hangs must not hang the run.
 _FAREWELL_S = 5.0
+_stops: set[Callable[[], None]] = set()
+"""Functions that stop the threads of all open generators."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    for stop in list(_stops):
+        stop()
 
 
 def in_threads(
@@ -38,12 +48,11 @@ def in_threads(
         yield from map(function, items)
         return
     tasks: queue.SimpleQueue[tuple[Future[T], S] | None] = queue.SimpleQueue()
+    stopped = threading.Event()
 
     def work() -> None:
-        while (task := tasks.get()) is not None:
+        while (task := tasks.get()) is not None and not stopped.is_set():
             future, item = task
-            if not future.set_running_or_notify_cancel():
-                continue
             try:
                 future.set_result(function(item))
             except BaseException as error:  # raised by `Future.result`
@@ -53,6 +62,14 @@ def in_threads(
     remaining = iter(items)
     pending: deque[Future[T]] = deque()
     started: list[threading.Thread] = []
+
+    def stop() -> None:
+        stopped.set()
+        for _ in started:
+            tasks.put(None)
+        end = time.monotonic() + _FAREWELL_S
+        for thread in started:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def submit() -> bool:
         for item in remaining:
@@ -66,6 +83,7 @@ def in_threads(
             return True
         return False
 
+    _stops.add(stop)
     try:
         while len(pending) < (ahead or 2 * threads) and submit():
             pass
@@ -75,13 +93,9 @@ def in_threads(
             yield result
             del result  # so that nothing here keeps it while the next one is awaited
     finally:
-        for future in pending:
-            future.cancel()
-        for _ in started:
-            tasks.put(None)
-        end = time.monotonic() + _FAREWELL_S
-        for thread in started:
-            thread.join(max(0.0, end - time.monotonic()))
+        if not stopped.is_set():  # else the interpreter ends, and its modules may be gone
+            _stops.discard(stop)
+            stop()
 
 
 def ahead(
@@ -124,6 +138,13 @@ def ahead(
 
     thread = threading.Thread(target=take, name="largebatch-ahead", daemon=True)
     thread.start()
+
+    def stop() -> None:
+        stopped.set()
+        free.release()
+        thread.join(_FAREWELL_S)
+
+    _stops.add(stop)
     try:
         began = time.perf_counter()
         while True:
@@ -141,6 +162,6 @@ def ahead(
         if got is not None:
             raise got
     finally:
-        stopped.set()
-        free.release()
-        thread.join(_FAREWELL_S)
+        if not stopped.is_set():  # else the interpreter ends, and its modules may be gone
+            _stops.discard(stop)
+            stop()

@@ -212,7 +212,8 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
         prepare = command_path("scripts/prepare_imagenet.py")
         raise DataError(
             f"data.source={spec}: Parquet files have no random access to an image; convert them "
-            f"once: python {prepare} --from '{spec}' --out DIR"
+            f"once (ImageNet: some 20 minutes of one core): python {prepare} --from '{spec}' "
+            "--out DIR"
         )
     if not own_reference(spec) or not _is_module(scheme):
         _check_known("data.source", scheme, SOURCES)
