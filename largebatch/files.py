@@ -77,7 +77,10 @@ def holds(directory: str | Path) -> str:
 
 def user_cache() -> Path:
     """Return the directory of this user's caches: $XDG_CACHE_HOME/largebatch, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "largebatch"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "largebatch"
+    except RuntimeError as error:
+        raise UserError(f"{error} Set $HOME or $XDG_CACHE_HOME; use any directory") from error
 
 
 def check_parent(path: Path) -> None:

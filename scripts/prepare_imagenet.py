@@ -114,6 +114,11 @@ def _find(flags: argparse.Namespace) -> Input:
             processes=flags.processes,
         )
     if flags.images:
+        if flags.out.resolve().is_relative_to(flags.images.resolve()):
+            raise ConfigError(
+                f"--out={flags.out}: expected a directory outside of --images={flags.images}; use "
+                "another one"
+            )
         return find_images(
             flags.images,
             validation=flags.validation,

@@ -181,8 +181,8 @@ def random_boxes(
 def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarray:
     """Return the largest central box of each image with an aspect within `ratio`."""
     height, width = sizes[:, 0], sizes[:, 1]
-    h = np.minimum(height, np.rint(width / ratio[0]).astype(np.int64))
-    w = np.minimum(width, np.rint(height * ratio[1]).astype(np.int64))
+    h = np.clip(np.rint(width / ratio[0]).astype(np.int64), 1, height)
+    w = np.clip(np.rint(height * ratio[1]).astype(np.int64), 1, width)
     return np.stack([(height - h) // 2, (width - w) // 2, h, w], axis=1)
 
 

@@ -103,14 +103,13 @@ def _complete(storage: Storage, name: str, what: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or one_line(error)
-        raise DataError(
-            f"{storage.path}/{name} is not a complete {what}: {reason}; restore it or write it "
-            "again"
-        ) from error
+        remedy = "" if ";" in reason else "; restore it or write it again"
+        raise DataError(f"{storage.path}/{name} is no valid {what}: {reason}{remedy}") from error
 
 
 # ---- TFRecord
 
+_WORD = (1 << 64) - 1
 _HEADER, _FRAME = 12, 16  # bytes: length and its checksum; both and the checksum of the data
 _AROUND = 512  # bytes that hold what is between two images
 
@@ -226,7 +225,7 @@ def _varint(file: Window, at: int, end: int) -> tuple[int, int]:
     for number, byte in enumerate(file.read(at, min(10, end - at))):
         value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
-            return value, at + number + 1
+            return value & _WORD, at + number + 1  # as protocol buffers do
     raise ValueError("it is not a tf.train.Example")
 
 
@@ -428,8 +427,8 @@ def scan_tar(storage: Storage, name: str) -> np.ndarray:
             rows.append((image.offset, image.size, _label(file, labels[kind], kind)))
         elif image or (kind == "cls" and not other):  # a json alone may describe the tar
             raise ValueError(
-                f"sample {key[1]!r} has no {'label' if image else 'image'} next to it (tar "
-                "--sort=name keeps the members of a sample together)"
+                f"sample {key[1]!r} has no {'label' if image else 'image'} next to it; write the "
+                "tar with --sort=name, which keeps the members of a sample together"
             )
         elif other:
             raise ValueError(
@@ -495,7 +494,7 @@ def _stated(found: shard_files.Found) -> dict[str, int]:
             for split in splits
             for name, length in zip(split["filenames"], split["shard_lengths"], strict=True)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{found.directory}/{_INFO} cannot be read ({one_line(error)}); restore or remove it"
         ) from error

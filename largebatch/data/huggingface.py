@@ -58,7 +58,8 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSour
             f"data.source: {spec}: no dataset_dict.json in {root}, which {holds(root)}; save a "
             "DatasetDict by save_to_disk, or correct the path"
         )
-    splits = [str(name) for name in _json(dictionary).get("splits", ())]
+    splits = _json(dictionary).get("splits")
+    splits = [str(name) for name in splits] if isinstance(splits, list) else []
     own = own_name(splits, split, root)
     if own is None:
         raise DataError(
@@ -75,9 +76,11 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSour
         raise DataError(
             f"{directory} has {'a mapping of indices' if names else 'no files'}; save the set again"
         )
-    shard_files.check_present(directory, names, os.listdir(directory))
-    info = _json(os.path.join(directory, "dataset_info.json"))
     disk = Disk(directory)
+    shard_files.check_present(directory, names, disk.listing()[0])
+    for name in names:
+        disk.stamp(name)
+    info = _json(os.path.join(directory, "dataset_info.json"))
     columns, classes = columns_of(disk, info.get("features") or {}, options.classes)
     paths = [os.path.join(directory, name) for name in names]
     rows = list(in_threads(lambda path: _scan(path, columns), paths, _OPENERS))
@@ -111,9 +114,7 @@ def _scan(path: str, columns: Columns) -> np.ndarray:
         ):
             contents = image.field("bytes")
             if image.null_count or contents.null_count:
-                raise ValueError(
-                    "an image has no bytes, only a path; embed the images in the dataset"
-                )
+                raise ValueError("an image has no bytes, only a path")
             if label.null_count:
                 raise ValueError("an image has no label")
             if not len(label):
@@ -124,14 +125,11 @@ def _scan(path: str, columns: Columns) -> np.ndarray:
             at = image.offset + contents.offset
             bounds = bounds[at : at + len(label) + 1].astype(np.int64) + data.address - start
             if bounds[0] < 0 or bounds[-1] > mapped.size():
-                raise ValueError("its images are compressed; save the dataset again without")
+                raise ValueError("its images are compressed")
             labels = label.to_numpy(zero_copy_only=False)
             parts.append(np.column_stack([bounds[:-1], np.diff(bounds), labels]))
     except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-        raise DataError(
-            f"{path} is not a complete Arrow file: {one_line(error)}; restore it or save the set "
-            "again"
-        ) from error
+        raise DataError(f"{path}: {one_line(error)}; restore it or save the set again") from error
     return np.concatenate(parts or [np.empty((0, 3), np.int64)]).astype(np.int64)
 
 
@@ -176,7 +174,7 @@ def columns_of(
         for name, kind in (("image", "Image"), ("label", "ClassLabel"))
     )
     names = features.get(label, {}).get("names") if label in kinds else None
-    if names:
+    if names and isinstance(names, list):
         return Columns(image, label), tuple(map(str, names))
     return Columns(image, label), shard_files.class_names(storage, count)
 
@@ -202,6 +200,9 @@ def check_columns(path: str, schema: "pa.Schema", columns: Columns) -> None:
             raise DataError(f"{path} has no column {name!r}; {did_you_mean(name, schema.names)}")
     image, label = schema.field(columns.image).type, schema.field(columns.label).type
     is_image = pa.types.is_struct(image) and image.get_field_index("bytes") >= 0
+    if is_image:
+        contents = image.field("bytes").type
+        is_image = pa.types.is_binary(contents) or pa.types.is_large_binary(contents)
     if not is_image or not pa.types.is_integer(label):
         raise DataError(
             f"{path}: expected images with bytes and integer labels, got {image} and {label}; "

@@ -22,7 +22,7 @@ import numpy as np
 from largebatch.data.prefetch import in_threads
 from largebatch.data.progress import progress
 from largebatch.data.ranges import Scan, Storage
-from largebatch.errors import DataError
+from largebatch.errors import DataError, UserError
 from largebatch.files import replacing, user_cache
 from largebatch.store_urls import url_of
 
@@ -100,8 +100,10 @@ def _places(directory: str, name: str, remote: bool) -> list[Path]:
     """Return where the index may be: beside the shards, and in the user's cache."""
     place = directory if remote else os.path.realpath(directory)
     own = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
-    cached = user_cache() / (own + name)
-    return [cached] if remote else [Path(directory, name), cached]
+    beside = [] if remote else [Path(directory, name)]
+    with contextlib.suppress(UserError):  # a user without a home
+        beside.append(user_cache() / (own + name))
+    return beside
 
 
 def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray]:

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from largebatch.files import printable
 from largebatch.tracking.console import duration
 
 _LINE_EVERY_S = 10.0
@@ -33,6 +34,6 @@ def progress(what: str, unit: str, total: int, done: int = 0) -> Iterator[Callab
             printed = now
             left = (total - done) * (now - begin) / (done - before)
             eta = f"  eta {duration(left)}" if left else ""
-            print(f"{what}  {done:,}/{total:,} {unit}{eta}", flush=True)
+            print(f"{printable(what)}  {done:,}/{total:,} {unit}{eta}", flush=True)
 
     yield advance

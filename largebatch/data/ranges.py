@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from largebatch.data.record_cache import RecordCache, cache_of, key_of
+from largebatch.data.record_cache import RecordCache, key_of, open_cache
 from largebatch.data.source import Source
 from largebatch.errors import DataError, one_line
 from largebatch.files import printable
@@ -85,12 +85,17 @@ class Storage(Protocol):
         """
         ...
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[Span], *, keep: bool = False) -> list[bytes]:
         """Return ranges of files.
+
+        Args:
+            spans: The ranges.
+            keep: Whether they may be kept on the local disk.
 
         Raises:
             ValueError: A file ends before a range.
             OSError, DataError, StorageError: One cannot be read.
+            DataError: A file has changed since its `stamp` was taken.
         """
         ...
 
@@ -103,6 +108,7 @@ class Disk:
     def __init__(self, path: str) -> None:
         self.path = path
         self._opened = functools.lru_cache(most_open())(_OpenFile)
+        self._stamps: dict[str, tuple[int, int]] = {}
 
     def listing(self, folder: str = "") -> tuple[list[str], list[str]]:
         files, folders = [], []
@@ -121,10 +127,10 @@ class Disk:
         return Path(self.path, name).read_bytes()
 
     def stamp(self, name: str) -> tuple[int, int]:
-        status = os.stat(os.path.join(self.path, name))
-        return status.st_size, status.st_mtime_ns
+        self._stamps[name] = _stamp(os.stat(os.path.join(self.path, name)))
+        return self._stamps[name]
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[Span], *, keep: bool = False) -> list[bytes]:
         return [self._read(*span) for span in spans]
 
     def _read(self, name: str, offset: int, size: int) -> bytes:
@@ -132,22 +138,31 @@ class Disk:
         if size == WHOLE:
             with open(path, "rb", buffering=0) as file:
                 return file.readall()
-        return self._opened(path).read(offset, size)
+        return self._opened(path, self._stamps.get(name)).read(offset, size)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    """Return the size of a file and the time at which it was changed."""
+    return status.st_size, status.st_mtime_ns
 
 
 class _OpenFile:
     """A file that is closed when nothing refers to it, so not during another thread's read."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, stamp: tuple[int, int] | None) -> None:
+        """Open a file that has a stamp; None: whichever it has."""
+        self._path, self._expected = path, stamp
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         if hasattr(os, "posix_fadvise"):  # no reading ahead of an image that is not wanted
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
+        if self._expected not in (None, _stamp(os.fstat(self._descriptor))):
+            raise _changed(self._path)
         data = os.pread(self._descriptor, size, offset)
         if len(data) != size:
             raise ValueError(f"it ends at byte {offset + len(data):,}, expected {offset + size:,}")
@@ -200,14 +215,14 @@ class BucketFolder:
         size = self._entries[name].size
         if size > _LARGEST_TEXT:
             raise DataError(f"{self.path}/{name} has {size:,} bytes; restore the file")
-        return self.read([Span(name, 0, size)])[0] if size else b""
+        return self.read([Span(name, 0, size)])[0]
 
     def stamp(self, name: str) -> tuple[int, int]:
         if name not in self._entries:
             raise FileNotFoundError(None, "there is no such object")
         return self._entries[name].size, int(self._key(name)[-15:], 16)
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[Span], *, keep: bool = False) -> list[bytes]:
         spans = [self._sized(span) for span in spans]
         found = {span: data for span in set(spans) if (data := self._kept(span)) is not None}
         groups = _joined(sorted(set(spans) - found.keys()))
@@ -217,14 +232,11 @@ class BucketFolder:
             ranges.append(Range(name, start, _end(group[-1]) - start, self._entries[name]))
         for group, data in zip(groups, self._bucket.read_ranges(ranges), strict=True):
             if data is None:
-                raise DataError(
-                    f"{self.path}/{group[0].name} was deleted or replaced after the dataset was "
-                    "opened; restore the object and start again: the same command resumes the run"
-                )
+                raise _changed(f"{self.path}/{group[0].name}")
             for span in group:
                 at = span.offset - group[0].offset
                 found[span] = data[at : at + span.size]
-                if self._cache:
+                if self._cache and keep:
                     self._cache.put(self._key(span.name), span.offset, found[span])
         return [found[span] for span in spans]
 
@@ -250,6 +262,13 @@ class BucketFolder:
         return key_of(f"{self.path}/{name}", f"{entry.size} {entry.tag or entry.modified}")
 
 
+def _changed(path: str) -> DataError:
+    return DataError(
+        f"{path} was deleted or replaced after the dataset was opened; restore it and start again: "
+        "the same command resumes the run"
+    )
+
+
 def storage_of(path: str, cache_bytes: int = 0) -> Storage:
     """Return the directory of a path or URL.
 
@@ -260,7 +279,9 @@ def storage_of(path: str, cache_bytes: int = 0) -> Storage:
     Raises:
         ConfigError, StorageError: See `BucketFolder`.
     """
-    return BucketFolder(path, cache_of(cache_bytes)) if url_of(path) else Disk(path)
+    if not url_of(path):
+        return Disk(path)
+    return BucketFolder(path, open_cache(cache_bytes) if cache_bytes else None)
 
 
 def absolute(path: str) -> str:
@@ -371,14 +392,14 @@ class RangeSource(Source):
             )
         ]
         try:
-            images = self._storage.read(spans)
+            images = self._storage.read(spans, keep=True)
         except (OSError, ValueError):  # find the one that fails, to name it
             images = [self._read(i, s) for i, s in zip(ids.tolist(), spans, strict=True)]
         return images, self.labels[ids]
 
     def _read(self, example: int, span: Span) -> bytes:
         try:
-            return self._storage.read([span])[0]
+            return self._storage.read([span], keep=True)[0]
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or one_line(error)
             raise DataError(

@@ -142,26 +142,22 @@ class RecordCache:
             return not self._full
 
 
-@functools.cache
-def open_cache(directory: Path, limit: int) -> RecordCache:
-    """Return the cache that all datasets of this process share, so that they share its limit.
+def open_cache(limit: int) -> RecordCache:
+    """Return the user's cache, which all datasets of this process share, and so its limit.
 
     Args:
-        directory: $XDG_CACHE_HOME/largebatch/records in a run.
         limit: Bytes on the disk at which storing stops.
 
     Raises:
         ConfigError: See `RecordCache`.
     """
-    return RecordCache(directory, limit)
+    return _shared(user_cache() / "records", limit)
+
+
+_shared = functools.cache(RecordCache)
 
 
 def key_of(url: str, version: str) -> str:
     """Return the name of an object's file: hashes of its URL and of its version."""
     parts = (hashlib.blake2b(part.encode(), digest_size=12).hexdigest() for part in (url, version))
     return "-".join(parts)
-
-
-def cache_of(limit: int) -> RecordCache | None:
-    """Return the user's cache of some bytes; None for 0."""
-    return open_cache(user_cache() / "records", limit) if limit else None

@@ -133,7 +133,7 @@ def class_names(storage: Storage, count: int) -> tuple[str, ...]:
         path = os.path.join(storage.path, name)
         if storage.holds(name):
             try:
-                text = storage.text(name).decode("utf-8")
+                text = storage.text(name).decode("utf-8-sig")
                 classes = tuple(line.strip() for line in text.rstrip().split("\n"))
             except (OSError, UnicodeDecodeError) as error:
                 raise _unreadable(error, path) from error
@@ -278,7 +278,7 @@ def _check_numbers(directory: str, names: list[str], present: list[str]) -> None
     ((start, width, end),) = kinds
     numbers = [int(match[2]) for match in found]
     every = range(min(min(numbers), 1), max(numbers) + 1)
-    if 2 * len(numbers) >= len(every):
+    if 2 * len(numbers) >= every.stop - every.start:
         series = [f"{start}{number:0{width}}{end}" for number in every]
         check_present(directory, series, present)
 

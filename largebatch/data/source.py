@@ -148,23 +148,40 @@ class _OwnSource(Source):
         self.name = name
         self.classes = tuple(own.classes)
         self._own = own
-        for optional in ("name", "image_shape", "labels", "mean", "std"):
+        for optional in ("name", "image_shape", "mean", "std", "where", "marks", "describe"):
             if hasattr(own, optional):
                 setattr(self, optional, getattr(own, optional))
-        for method in ("where", "marks", "describe"):
-            if hasattr(own, method):
-                setattr(self, method, getattr(own, method))
+        labels = np.asarray(getattr(own, "labels", None))
+        if labels.dtype.kind in "iu" and labels.shape == (len(own),):  # else it is something else
+            self.labels = self._checked_labels(np.arange(len(own)), labels)
 
     def __len__(self) -> int:
         return len(self._own)
 
     def read(self, ids: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
         if hasattr(self._own, "read"):
-            return self._own.read(ids)
-        found = [self._item(int(index)) for index in ids]
-        return [image for image, _ in found], np.array([label for _, label in found], np.int32)
+            images, labels = self._own.read(ids)
+        else:
+            found = [self._item(int(index)) for index in ids]
+            images, labels = [image for image, _ in found], [label for _, label in found]
+        if len(images) != len(ids):
+            raise DataError(
+                f"{self.name}: expected {len(ids)} images from read(ids), got {len(images)}; "
+                "return one for each id"
+            )
+        if self.image_shape is None:
+            images = [self._checked(int(i), im) for i, im in zip(ids, images, strict=True)]
+        else:
+            images = np.asarray(images)
+            wanted = (len(ids), *self.image_shape)
+            if images.dtype != np.uint8 or images.shape != wanted:
+                raise DataError(
+                    f"{self.name}: expected uint8 {wanted} from read(ids), got {images.dtype} "
+                    f"{images.shape}; convert the images"
+                )
+        return images, self._checked_labels(ids, np.asarray(labels))
 
-    def _item(self, index: int) -> tuple[Any, int]:
+    def _item(self, index: int) -> tuple[Any, Any]:
         try:
             item = self._own[index]
             image, label = (
@@ -175,13 +192,30 @@ class _OwnSource(Source):
                 f"{self.where(index)}: reading it raised {type(error).__name__}: "
                 f"{one_line(error)}; an item is (image, label)"
             ) from error
-        if not isinstance(label, int | np.integer) or not 0 <= label < len(self.classes):
+        return image, label
+
+    def _checked_labels(self, ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return labels as int32 (b,).
+
+        Raises:
+            DataError: One is not of a class.
+        """
+        if labels.shape != ids.shape or (len(ids) and labels.dtype.kind not in "iu"):
             raise DataError(
-                f"{self.where(index)}: expected a label from 0 to {len(self.classes) - 1}, got "
-                f"{label!r}; return the index of its class"
+                f"{self.name}: expected an integer label for each of {len(ids)} examples, got "
+                f"{labels.dtype} {labels.shape}; return the indices of their classes"
             )
+        if len(wrong := np.flatnonzero((labels < 0) | (labels >= len(self.classes)))):
+            raise DataError(
+                f"{self.where(int(ids[wrong[0]]))}: expected a label from 0 to "
+                f"{len(self.classes) - 1}, got {labels[wrong[0]]}; return the index of its class"
+            )
+        return labels.astype(np.int32)
+
+    def _checked(self, index: int, image: Any) -> Any:
+        """Return an image as `Source.read` does."""
         if isinstance(image, bytes) or hasattr(image, "convert"):  # a file, or an image of Pillow
-            return image, int(label)
+            return image
         pixels = np.asarray(image)
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
         good = pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] in (1, 3)
@@ -190,7 +224,7 @@ class _OwnSource(Source):
                 f"{self.where(index)}: expected bytes of an image file or uint8 (H, W, 3), got "
                 f"{type(image).__name__} of {pixels.dtype} {pixels.shape}; convert it"
             )
-        return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels, int(label)
+        return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 
 def open_source(spec: str, split: Split, options: SourceOptions | None = None) -> Source:
@@ -413,7 +447,7 @@ def sampled(source: Source, seed: int) -> list[tuple[int, str]]:
     """
     ids = np.random.default_rng(seed).permutation(len(source))[:SMALL_SAMPLE]
     found = _read_sample(source, ids[:SAMPLE])
-    if sum(size for _, size, _ in found) < _SMALL_BYTES:
+    if len(ids) > SAMPLE and sum(size for _, size, _ in found) < _SMALL_BYTES:
         found += _read_sample(source, ids[SAMPLE:])
     return [(example, text) for example, _, text in found]
 

@@ -7,6 +7,9 @@ from largebatch.data.folder import SUFFIXES
 
 _BLOCK = 512
 _LONGEST = 1 << 20  # bytes of an extended header
+_PADDING = 2 * 20 * _BLOCK  # bytes after the end within which another tar would begin
+UNKNOWN = 1 << 62
+"""In place of the size of a file that is not known."""
 _READ = (*SUFFIXES, ".cls", ".json")
 
 
@@ -51,6 +54,12 @@ def members(file: File) -> Iterator[Member]:
             raise ValueError(f"it ends at byte {end:,} without the mark of its end")
         header = file.read(at, _BLOCK)
         if header == bytes(_BLOCK):
+            # A compressed tar has no known size.
+            if end < UNKNOWN and any(file.read(at, min(_PADDING, end - at))):
+                raise ValueError(
+                    f"after its end at byte {at:,} another one begins; join tars by tar "
+                    "--concatenate, or keep them apart"
+                )
             return
         if _octal(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:
             raise ValueError(f"the header at byte {at:,} has another checksum")
@@ -71,7 +80,7 @@ def members(file: File) -> Iterator[Member]:
             name, target = (text, target) if kind == b"L" else (name, text)
         elif kind != b"g":
             own = name or _name(header)
-            if kind in b"\x000":
+            if kind in b"\x0007":
                 seen[own] = Member(own, start, length)
                 yield seen[own]
             elif kind == b"1":

@@ -1,5 +1,6 @@
 """The mark of a dataset that is being written, and the check before one is opened."""
 
+import os
 from pathlib import Path
 
 from largebatch.errors import DataError
@@ -20,9 +21,9 @@ def check_finished(place: str) -> None:
     """
     if url_of(place):
         return
-    path = Path(place).expanduser().absolute()
+    path = Path(os.path.abspath(os.path.expanduser(place)))
     for folder in (path, *path.parents):
-        if (folder / WORK / PLAN).exists():
+        if os.path.exists(folder / WORK / PLAN):
             raise DataError(
                 f"{folder} is unfinished ({folder / WORK} exists); give the command that writes it "
                 "again, then repeat this"

@@ -387,3 +387,40 @@ def test_shards_may_lie_in_folders_of_their_splits(sets, tmp_path):
             found = open_source(f"{scheme}:{root}", split, OPTIONS)
             expected = [(image, label) for _, image, label in forms.photographs(split)]
             stores.check_source(found, expected)
+
+
+@pytest.mark.parametrize("how", ["overwritten", "replaced"])
+def test_a_shard_that_changes_after_opening_is_named_and_never_read(sets, tmp_path, how):
+    scheme, _, place = sets["webdataset"].partition(":")
+    root = tmp_path / "set"
+    shutil.copytree(place, root)
+    open_source(f"{scheme}:{root}", "train", OPTIONS)  # writes the index
+    source = open_source(f"{scheme}:{root}", "train", OPTIONS)
+    path = first(root, "*train-0000.tar")
+    other = first(root, "*train-0001.tar").read_bytes()
+    if how == "replaced":
+        (root / "new").write_bytes(other)
+        (root / "new").replace(path)
+    else:
+        source.read(np.arange(3))
+        path.write_bytes(other)
+    said = stores.complaint(source.read, np.arange(3))
+    assert said.startswith(str(path))
+
+
+def test_joined_tars_are_refused(tmp_path):
+    members = [("0.jpg", b"1"), ("0.cls", b"0")]
+    spec = tars(tmp_path / "set", members)
+    path = tmp_path / "set" / "train-0000.tar"
+    path.write_bytes(path.read_bytes() * 2)
+    assert "--concatenate" in stores.complaint(open_source, spec, "train")
+
+
+def test_contiguous_files_of_a_tar_are_files(tmp_path):
+    spec = tars(tmp_path / "set", [])
+    with tarfile.open(tmp_path / "set" / "train-0000.tar", "w") as tar:
+        for name, content in (("0.jpg", b"image"), ("0.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.type, info.size = tarfile.CONTTYPE, len(content)
+            tar.addfile(info, io.BytesIO(content))
+    assert open_source(spec, "train").read(np.arange(1))[0] == [b"image"]

@@ -13,7 +13,7 @@ from PIL import Image
 from largebatch.config import load
 from largebatch.data.dataset import open_dataset
 from largebatch.data.images import resize
-from largebatch.data.source import SourceOptions, is_photographs, open_source
+from largebatch.data.source import SourceOptions, class_counts, is_photographs, open_source
 from largebatch.errors import ConfigError, DataError
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
@@ -215,3 +215,36 @@ def test_the_example_of_the_page_trains_alike_on_any_devices(tmp_path, monkeypat
     for one, other in zip(*rows, strict=True):
         assert one["fingerprint"] == other["fingerprint"]
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+READS = {
+    "small": ([PIXELS[0].astype(np.float32)], [0]),
+    "one for many": ([PIXELS[0]] * 2, [0, 1]),
+    "high label": ([PIXELS[0]], [2]),
+    "float label": ([PIXELS[0]], [0.5]),
+}
+
+
+def reading(argument, split, options):
+    made = Listed([None] * 9)
+    made.read = lambda ids: READS[argument]
+    return made
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_bad_read_is_refused(name):
+    source = open_source(f"{HERE}:reading:{name}", "train")
+    with pytest.raises(DataError, match=r"expected"):
+        source.read(np.array([3]))
+
+
+def labelled(argument, split, options):
+    made = items("array", split, options)
+    made.labels = {"known": [0, 1] * 3, "names": ["x"] * 6, "short": [0]}[argument]
+    return made
+
+
+@pytest.mark.parametrize("name", ["known", "names", "short"])
+def test_labels_are_used_if_they_are_those_of_all_examples(name):
+    source = open_source(f"{HERE}:labelled:{name}", "train")
+    assert class_counts(source) == ((3, 3) if name == "known" else None)

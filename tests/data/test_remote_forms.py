@@ -384,3 +384,11 @@ def test_a_cache_that_cannot_be_written_is_refused_or_passed_by(place, tmp_path,
     expected = digest(records)
     shutil.rmtree(tmp_path / "cache" / "largebatch" / "records")
     assert digest(records) == expected
+
+
+def test_a_scan_keeps_nothing_in_the_cache(place, tmp_path):
+    records = open_source(place("tfrecord"), "train", cached())
+    kept = tmp_path / "cache" / "largebatch" / "records"
+    assert not list(kept.iterdir())
+    records.read(EVERY[:1])
+    assert len(list(kept.iterdir())) == 1

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from largebatch.data.tar import Member, members
+from largebatch.data.tar import UNKNOWN, Member, members
 from largebatch.errors import DataError, one_line
 
-_UNKNOWN = 1 << 62  # bytes of the content of a compressed tar
 _OPENERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -44,7 +43,7 @@ class Content:
             size: Bytes of the part; None is all of the file.
         """
         opener = _opener(path)
-        whole = _UNKNOWN if opener else path.stat().st_size
+        whole = UNKNOWN if opener else path.stat().st_size
         self.size = whole if size is None else size
         self.stream: BinaryIO = opener(path) if opener else path.open("rb", buffering=0)
         self._path, self._begin = path, begin
@@ -71,7 +70,7 @@ class Content:
             DataError: It is damaged.
         """
         with self._undamaged():
-            while self.size == _UNKNOWN and self.stream.read(1 << 20):
+            while self.size == UNKNOWN and self.stream.read(1 << 20):
                 pass
 
     @contextlib.contextmanager
