@@ -39,7 +39,7 @@ def train(made, workdir, **request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["tfrecord", "tfds ArrayRecord"])
+@pytest.mark.parametrize("form", ["tfrecord", "tfds TFRecord"])
 def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch, form):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root, url = tmp_path / "set", f"{served[1]}/set"
