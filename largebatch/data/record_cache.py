@@ -38,20 +38,27 @@ class RecordCache:
     """A directory of entries, used by any number of threads, processes and runs at once."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        """Create the directory where it is absent.
+        """Create the directory; see `create`.
 
         Args:
             directory: Where the files are.
             limit: Bytes on the disk at which storing stops.
-
-        Raises:
-            ConfigError: The directory cannot be created, listed or written.
         """
         self._directory = directory
         self._limit = limit
         self._lock = threading.Lock()
-        self._left = 0  # bytes until the cache is measured again
-        self._full = False
+        self.create()
+
+    def create(self) -> None:
+        """Create the directory where it is absent, and measure the cache again.
+
+        Raises:
+            ConfigError: The directory cannot be created, listed or written.
+        """
+        with self._lock:
+            self._left = 0  # bytes until the cache is measured again
+            self._full = False
+        directory = self._directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
@@ -151,7 +158,9 @@ def open_cache(limit: int) -> RecordCache:
     Raises:
         ConfigError: See `RecordCache`.
     """
-    return _shared(user_cache() / "records", limit)
+    cache = _shared(user_cache() / "records", limit)
+    cache.create()
+    return cache
 
 
 _shared = functools.cache(RecordCache)

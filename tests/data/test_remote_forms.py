@@ -392,3 +392,12 @@ def test_a_scan_keeps_nothing_in_the_cache(place, tmp_path):
     assert not list(kept.iterdir())
     records.read(EVERY[:1])
     assert len(list(kept.iterdir())) == 1
+
+
+def test_a_cache_that_was_deleted_is_created_by_the_next_opening(place, tmp_path):
+    spec = place("tfrecord")
+    open_source(spec, "train", cached())
+    kept = tmp_path / "cache" / "largebatch" / "records"
+    shutil.rmtree(kept)
+    open_source(spec, "train", cached()).read(EVERY[:1])
+    assert len(list(kept.iterdir())) == 1
