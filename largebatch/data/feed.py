@@ -85,11 +85,6 @@ class EvaluationBatch:
     labels: np.ndarray
     mask: np.ndarray
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.images.shape[1:3]
-
 
 # ---- Rows of training
 

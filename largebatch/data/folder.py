@@ -9,7 +9,7 @@ import numpy as np
 from largebatch.data.prefetch import in_threads
 from largebatch.data.randomness import held_out
 from largebatch.data.ranges import WHOLE, RangeSource, Storage, absolute, storage_of
-from largebatch.data.source import SPLITS, SourceOptions, own_name
+from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
 from largebatch.environment import command_path
 from largebatch.errors import DataError
 from largebatch.files import holds
@@ -20,7 +20,6 @@ _DOWNLOADS = {
     name: f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
     for name in ("imagenette2", "imagenette2-160", "imagenette2-320")
 }
-_LISTERS = 8  # threads, for file systems on which a listing waits
 
 
 def open_folder(spec: str, split: str, options: SourceOptions) -> RangeSource:
@@ -65,7 +64,7 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> RangeSource:
     if not share:
         _check_classes(storage, own, classes, split)
     folders = [os.path.join(own, name) for name in classes]
-    listed = list(in_threads(lambda folder: _images(storage, folder), folders, _LISTERS))
+    listed = list(in_threads(lambda folder: _images(storage, folder), folders, storage.scanners))
     files = [files for files, _ in listed]
     _check_nesting(directory, classes, files)
     if empty := [name for name, found in zip(classes, files, strict=True) if not found]:
@@ -120,10 +119,9 @@ def _split_folder(storage: Storage, split: str) -> str | None:
     `test` must hold folders, since unlabelled images are not a validation split. So must others
     without a folder `train` beside them, since a class can have such a name.
     """
-    words = {word for words in SPLITS.values() for word in words}
-    names = [name for name in _folders(storage, "") if name.lower() in words]
+    names = [name for name in _folders(storage, "") if name.lower() in SPLIT_WORDS]
     beside_train = any(name.lower() in SPLITS["train"] for name in names)
-    sure = words - {"test"} if beside_train else set(SPLITS["train"])
+    sure = SPLIT_WORDS - {"test"} if beside_train else set(SPLITS["train"])
     names = [name for name in names if name.lower() in sure or _folders(storage, name)]
     return own_name(names, split, storage.path)
 
@@ -215,7 +213,7 @@ def _remedy(storage: Storage, split: str, options: SourceOptions) -> str:
     train, validation = (_split_folder(storage, each) for each in SPLITS)
     if options.whole or validation:
         return f"put the {split} images there"
-    if any(os.path.basename(storage.path).lower() in words for words in SPLITS.values()):
+    if os.path.basename(storage.path).lower() in SPLIT_WORDS:
         return "use the folder that holds train/ and val/, or data.validation_split=0.1"
     if train or _has_classes(storage):
         return (

@@ -28,7 +28,7 @@ from largebatch.data.ranges import (
     Window,
     most_open,
 )
-from largebatch.data.source import Source, SourceOptions
+from largebatch.data.source import Source, SourceOptions, checked_labels
 from largebatch.data.tar import Member, members
 from largebatch.environment import command_path
 from largebatch.errors import DataError, one_line
@@ -36,7 +36,6 @@ from largebatch.files import masked_crc32c, printable
 
 _WEBDATASET = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
 _INFO = "_info.json"  # beside tars, as timm writes it
-_OPENERS = 16  # threads, for file systems on which opening waits
 
 
 class Keys(NamedTuple):
@@ -267,7 +266,11 @@ class ArrayRecords(Source):
         # thread's read stays open until that read returns.
         self._opened = functools.lru_cache(most_open())(open_array_record_file)
         self.lengths = tuple(
-            in_threads(lambda p: open_array_record_file(p).num_records(), found.paths, _OPENERS)
+            in_threads(
+                lambda path: open_array_record_file(path).num_records(),
+                found.paths,
+                found.storage.scanners,
+            )
         )
         if not sum(self.lengths):
             raise DataError(
@@ -279,26 +282,22 @@ class ArrayRecords(Source):
         return sum(self.lengths)
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        found = [self._read(example) for example in np.asarray(ids).tolist()]
-        return [image for image, _ in found], np.array([label for _, label in found], np.int32)
+        ids = np.asarray(ids)
+        found = [self._read(example) for example in ids.tolist()]
+        labels = np.array([label for _, label in found], np.int64)
+        labels = checked_labels(labels, len(self.classes), lambda row: self.where(int(ids[row])))
+        return [image for image, _ in found], labels
 
     def _read(self, example: int) -> tuple[bytes, int]:
         file, row = self._place(example)
         try:
             record = self._opened(self._found.paths[file]).read([row])[0]
-            image, label = parse_example(record, self._keys)
+            return parse_example(record, self._keys)
         except (OSError, RuntimeError, ValueError, IndexError) as error:
             raise DataError(
                 f"{self.where(example)} cannot be read: {one_line(error)}; restore the file or "
                 "prepare the dataset again"
             ) from error
-        if not 0 <= label < len(self.classes):
-            raise DataError(
-                f"{self.where(example)} has label {label}, not one of the {len(self.classes):,} "
-                "classes from 0; use a labelled split, or name every label, 0 too if they count "
-                "from 1"
-            )
-        return image, label
 
     def where(self, example: int) -> str:
         file, row = self._place(example)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
-_OPENERS = 16  # threads, for file systems on which opening waits
 
 
 class Columns(NamedTuple):
@@ -83,7 +82,7 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSour
     info = _json(os.path.join(directory, "dataset_info.json"))
     columns, classes = columns_of(disk, info.get("features") or {}, options.classes)
     paths = [os.path.join(directory, name) for name in names]
-    rows = list(in_threads(lambda path: _scan(path, columns), paths, _OPENERS))
+    rows = list(in_threads(lambda path: _scan(path, columns), paths, disk.scanners))
     note = f"{root}, split {own}, {len(names):,} files"
     lengths = [len(part) for part in rows]
     return RangeSource(spec, split, classes, disk, names, lengths, np.concatenate(rows), note)

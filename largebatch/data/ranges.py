@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from largebatch.data.record_cache import RecordCache, key_of, open_cache
-from largebatch.data.source import Source
+from largebatch.data.source import Source, checked_labels
 from largebatch.errors import DataError, one_line
 from largebatch.files import printable
 from largebatch.object_store import IN_FLIGHT, Bucket, Entry, Range
@@ -369,13 +369,7 @@ class RangeSource(Source):
         self._offsets, self._sizes, labels = rows.T.copy()
         if not len(labels):
             raise DataError(f"{storage.path}: the {split} files hold no image; write them again")
-        if len(wrong := np.flatnonzero((labels < 0) | (labels >= len(classes)))):
-            raise DataError(
-                f"{self.where(int(wrong[0]))} has label {labels[wrong[0]]}, not one of the "
-                f"{len(classes):,} classes from 0; use a labelled split, or name every label, 0 "
-                "too if they count from 1"
-            )
-        self.labels = labels.astype(np.int32)
+        self.labels = checked_labels(labels, len(classes), self.where)
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.ranges import Storage, absolute, storage_of
-from largebatch.data.source import SPLITS, SourceOptions, own_name
+from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError, one_line
 
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
-_WORDS = {word for words in SPLITS.values() for word in words}
 _LABELS = ("labels.txt", "label.labels.txt")
 
 
@@ -114,7 +113,7 @@ def of_split(
 def word_of(name: str) -> str:
     """Return the last word in a file's name, or its folder, that names a split, or `no split`."""
     folder, _, file = name.rpartition("/")
-    named = [word for word in re.findall("[a-z]+", (folder or file).lower()) if word in _WORDS]
+    named = [word for word in re.findall("[a-z]+", (folder or file).lower()) if word in SPLIT_WORDS]
     return named[-1] if named else "no split"
 
 
@@ -189,7 +188,7 @@ def _shards(storage: Storage, form: Form) -> list[str]:
         return sorted(name for name in visible if re.search(form.name, name, re.IGNORECASE))
 
     files, folders = storage.listing()
-    own = [folder for folder in sorted(folders) if folder.lower() in _WORDS]
+    own = [folder for folder in sorted(folders) if folder.lower() in SPLIT_WORDS]
     return shards(files) or [
         f"{folder}/{name}" for folder in own for name in shards(storage.listing(folder)[0])
     ]

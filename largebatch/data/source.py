@@ -7,7 +7,7 @@ To add a form, write one function that is called as ``open(spec, split, options)
 import hashlib
 import importlib.util
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -23,6 +23,7 @@ from largebatch.store_urls import check_url, url_of
 Split = Literal["train", "validation"]
 SPLITS = {"train": ("train",), "validation": ("validation", "val", "valid", "test")}
 """What a dataset may call each split, in any letter case; `test` where there is no other."""
+SPLIT_WORDS = frozenset(word for words in SPLITS.values() for word in words)
 # Statistics of ImageNet's training split, commonly rounded; used for any photographs.
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))
 STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
@@ -205,12 +206,7 @@ class _OwnSource(Source):
                 f"{self.name}: expected an integer label for each of {len(ids)} examples, got "
                 f"{labels.dtype} {labels.shape}; return the indices of their classes"
             )
-        if len(wrong := np.flatnonzero((labels < 0) | (labels >= len(self.classes)))):
-            raise DataError(
-                f"{self.where(int(ids[wrong[0]]))}: expected a label from 0 to "
-                f"{len(self.classes) - 1}, got {labels[wrong[0]]}; return the index of its class"
-            )
-        return labels.astype(np.int32)
+        return checked_labels(labels, len(self.classes), lambda row: self.where(int(ids[row])))
 
     def _checked(self, index: int, image: Any) -> Any:
         """Return an image as `Source.read` does."""
@@ -274,7 +270,7 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
             check_finished(place)
         opened = imported(SOURCES[scheme], "data.source")(spec, split, options)
     check_class_names(f"data.source={spec}", opened.classes)
-    if scheme not in _COMPUTED and opened.image_shape is None:
+    if opened.image_shape is None:
         check_sizes(spec, options, classes=len(opened.classes))
         if split == "train":
             check_sizes(spec, options, examples=len(opened))
@@ -301,7 +297,6 @@ def _own(spec: str, split: Split, options: SourceOptions) -> Source:
             f"data.source={spec!r}: the factory returned {type(made).__name__}, which lacks "
             f"{', '.join(missing)} of a Source (largebatch.data); add what is missing"
         )
-    check_class_names(f"data.source={spec}", tuple(made.classes))
     return _OwnSource(spec, made)
 
 
@@ -382,6 +377,25 @@ def check_class_names(where: str, classes: Sequence[str]) -> None:
             f"{where}: expected class names that are a line of text each, got {name!a} for label "
             f"{label}, {problem}; rename the class"
         )
+
+
+def checked_labels(labels: np.ndarray, classes: int, where: Callable[[int], str]) -> np.ndarray:
+    """Return labels as int32 (b,).
+
+    Args:
+        labels: Integers (b,).
+        classes: Number of classes.
+        where: Returns the place of a row, for the message.
+
+    Raises:
+        DataError: One is not of a class.
+    """
+    if len(wrong := np.flatnonzero((labels < 0) | (labels >= classes))):
+        raise DataError(
+            f"{where(int(wrong[0]))} has label {labels[wrong[0]]}, expected 0 to {classes - 1:,}; "
+            "use a labelled split, or name every label, 0 too if they count from 1"
+        )
+    return labels.astype(np.int32)
 
 
 def check_sizes(name: str, options: SourceOptions, **own: int) -> None:

@@ -10,25 +10,24 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from largebatch.data import imagenet
 from largebatch.data.folder import SUFFIXES, class_order
+from largebatch.data.prefetch import in_threads
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
 from largebatch.data.prepare.tars import Content, Member, is_compressed, listed
 from largebatch.data.progress import progress
 from largebatch.data.randomness import held_out
-from largebatch.data.source import SPLITS, check_class_names, own_name
+from largebatch.data.ranges import Disk
+from largebatch.data.source import SPLIT_WORDS, SPLITS, check_class_names, own_name
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import printable
 
 _LARGEST_IMAGE = 1 << 28  # bytes; each image is read at once
-_LISTERS = 16  # threads, for file systems on which a request waits
-_WORDS = {word for words in SPLITS.values() for word in words}
 
 
 class Row(NamedTuple):
@@ -275,12 +274,11 @@ def _walk(root: Path) -> list[Member]:
     paths = []
     for folder, inner, files in os.walk(root, followlinks=True):
         below = "" if folder == str(root) else os.path.relpath(folder, root).replace(os.sep, "/")
-        if below and below.lower() not in _WORDS:  # a link within a class could lead back
+        if below and below.lower() not in SPLIT_WORDS:  # a link within a class could lead back
             inner[:] = [n for n in inner if not os.path.islink(os.path.join(folder, n))]
         paths += [f"{below}/{name}".removeprefix("/") for name in files]
-    with ThreadPoolExecutor(_LISTERS) as threads:
-        sizes = threads.map(lambda path: _size(os.path.join(root, path)), paths)
-        return [Member(path, 0, size) for path, size in zip(paths, sizes, strict=True)]
+    sizes = in_threads(lambda path: _size(os.path.join(root, path)), paths, Disk.scanners)
+    return [Member(path, 0, size) for path, size in zip(paths, sizes, strict=True)]
 
 
 def _size(path: str) -> int:
@@ -302,7 +300,7 @@ def _by_split(where: str, found: Sequence[Member]) -> dict[str, list[_Image]]:
     placed = [(member, member.name.removeprefix("./").split("/")) for member in found]
     images = []
     for member, parts in placed:
-        at = next((i for i, part in enumerate(parts[:-1]) if part.lower() in _WORDS), None)
+        at = next((i for i, part in enumerate(parts[:-1]) if part.lower() in SPLIT_WORDS), None)
         if at is not None and at < len(parts) - 2:
             images.append(_Image(parts[at], parts[at + 1], "/".join(parts[at + 2 :]), member))
         elif at is not None and imagenet.is_validation(parts[-1]):
