@@ -1,9 +1,10 @@
 """Decoding and resizing of image files.
 
-Three libraries are used, each where it measured best: nvImageCodec's libjpeg-turbo (on the CPU)
-decodes a box of a plain JPEG, Pillow decodes other images and those much larger than needed, and
-OpenCV resizes. nvImageCodec and Pillow decode an undamaged file bitwise identically, so a platform
-without the former is only slower. Orientation tags are ignored, as TFDS and torchvision do.
+Three libraries are used, each where it measured best. All hold a libjpeg-turbo and decode an
+undamaged JPEG bitwise identically: nvImageCodec (on the CPU) decodes a box; OpenCV decodes the
+whole of one that is much larger than needed, or any where nvImageCodec is not installed, and
+resizes; neither holds the interpreter lock. Pillow decodes all other images. Orientation tags are
+ignored, as TFDS and torchvision do.
 """
 
 import io
@@ -29,6 +30,14 @@ _KEPT = {"linear": 1, "antialias": 2}
 _PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}  # modes that Pillow converts in two steps only
 _BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
 _ROUNDING = 0.01  # by which resampled floats may leave 0 to 1
+# OpenCV's flags by divisor of the size. Those of reduced images are named after grey ones, but the
+# flag of colour beside them decides.
+_REDUCED = {
+    1: 0,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
 
 cv2.setNumThreads(0)  # the feed's own threads are the parallelism
 
@@ -59,6 +68,10 @@ class Picture:
         self._image = None if self._stream else _open(data)
         source = self._stream or self._image
         self.height, self.width = source.height, source.width
+        # CMYK stays with Pillow: libraries differ in what they take for inverted.
+        self._is_jpeg = self._stream is not None or (
+            self._image.format == "JPEG" and self._image.mode in ("L", "RGB")
+        )
         if self.height * self.width > _MOST_PIXELS:
             raise UndecodableError(
                 f"{self.height}×{self.width} pixels, more than {_MOST_PIXELS:,} in all"
@@ -82,7 +95,7 @@ class Picture:
             if decoded is not None:
                 return decoded
         top, left, height, width = box
-        return rgb(self._opened())[top : top + height, left : left + width]
+        return self._whole()[top : top + height, left : left + width]
 
     def view(
         self,
@@ -108,8 +121,9 @@ class Picture:
         Raises:
             UndecodableError: The data are truncated or corrupt.
         """
-        factor = reduction(box, size, resampling)
-        if factor > 1 and (reduced := self._reduced(factor)) is not None:
+        factor = reduction(box, size, resampling) if self._is_jpeg else 1
+        if factor > 1:
+            reduced = self._whole(factor)
             top, left, height, width = box
             rows, columns = (
                 slice(round(first / factor), round((first + length) / factor))
@@ -118,17 +132,14 @@ class Picture:
             return resize(reduced[rows, columns], size, resampling, out=out)
         return resize(self.pixels(box), size, resampling, out=out)
 
-    def _reduced(self, factor: int) -> np.ndarray | None:
-        """Decode the whole image at 1/factor; None for formats that cannot."""
-        image = self._opened()
-        if image.format != "JPEG":
-            return None
-        image.draft(None, (self.width // factor, self.height // factor))
-        return rgb(image)
-
-    def _opened(self) -> Image.Image:
-        image, self._image = self._image, None  # loading or drafting uses it up
-        return image or _open(self._data)
+    def _whole(self, factor: int = 1) -> np.ndarray:
+        """Decode the whole image, a JPEG also at 1/2, 1/4 or 1/8."""
+        if self._is_jpeg:
+            flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION | _REDUCED[factor]
+            decoded = cv2.imdecode(np.frombuffer(self._data, np.uint8), flags)
+            if decoded is not None:
+                return decoded
+        return rgb(self._image or _open(self._data))  # which says what is wrong with a JPEG
 
 
 class Pixels:

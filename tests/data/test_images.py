@@ -319,6 +319,19 @@ def test_a_reduced_view_shows_the_same_place(factor, platform):
     assert np.abs(elsewhere - means).mean() > 15
 
 
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "progressive", "grey"])
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_reduced_jpeg_is_bitwise_that_of_pillow(kind, factor, platform):
+    drafted = Image.open(io.BytesIO(JPEGS[kind]))
+    drafted.draft(None, (drafted.width // factor, drafted.height // factor))
+    wanted = np.asarray(drafted.convert("RGB"))
+    height, width = reference(JPEGS[kind]).shape[:2]
+    whole, size = (0, 0, height, width), (height // factor, width // factor)
+    got = Picture(JPEGS[kind]).view(whole, size, "linear")
+    wanted = wanted[: round(height / factor), : round(width / factor)]
+    np.testing.assert_array_equal(got, resize(wanted, size, "linear"))
+
+
 def test_many_threads_that_decode_first_are_silent_and_leave_the_environment():
     code = (
         "import io, os\nfrom concurrent.futures import ThreadPoolExecutor\nfrom PIL import Image\n"
