@@ -231,11 +231,16 @@ def _program(event: _Event, programs: Sequence[Program]) -> Program | None:
 def _kernel(event: _Event, program: Program | None) -> str:
     """The instruction that an event runs; the name of the event if that is unknown.
 
-    The kernels of a GPU graph name the call that the graph was made of, so their own names count.
+    The kernels of a GPU graph name the call that the graph was made of, or the graph itself
+    (`command_buffer_7`), so their own names count: the instruction's, with `_7` for `.7`.
     """
-    found = program.module.instructions.get(event.instruction) if program else None
-    is_graph = found is not None and found.opcode in ("call", "while", "conditional")
-    return event.name if is_graph else event.instruction or event.name
+    if program is None:
+        return event.instruction or event.name
+    for name in (event.instruction, event.name, re.sub(r"_(\d+)$", r".\1", event.name)):
+        found = program.module.instructions.get(name)
+        if found is not None and found.opcode not in ("call", "while", "conditional"):
+            return name
+    return event.name
 
 
 def _origin(name: str, program: Program | None) -> Origin:

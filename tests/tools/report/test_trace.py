@@ -162,8 +162,11 @@ def test_the_name_decides_where_the_program_has_no_instruction(tmp_path):
     folder = written(
         tmp_path,
         # In a GPU graph the instruction is that of the whole; the kernels have their own names.
-        event("norm_fusion_1", 0, 1, hlo_op="call.1"),
-        event("sm90_xmma_dgrad_implicit_gemm", 1, 1, hlo_op="call.1"),
+        event("norm_fusion_7", 0, 1, hlo_op="call.1"),
+        event("move_fusion_1", 1, 1, hlo_op="command_buffer_711", hlo_module="jit_step"),
+        event(
+            "sm90_xmma_dgrad_implicit_gemm", 1, 1, hlo_op="command_buffer_3", hlo_module="jit_step"
+        ),
         event("nvjet_tst_128x64", 2, 1),
         event("nchwToNhwcKernel", 3, 1),
         event("ncclKernel_AllReduce", 4, 1),
@@ -173,7 +176,8 @@ def test_the_name_decides_where_the_program_has_no_instruction(tmp_path):
     )
     profile = trace.read(folder)
     assert kinds(profile) == {
-        "norm_fusion_1": "norm, ReLU, add",
+        "norm_fusion_7": "norm, ReLU, add",
+        "move_fusion.1": "copy, transpose",
         "sm90_xmma_dgrad_implicit_gemm": "convolution",
         "nvjet_tst_128x64": "matrix product",
         "nchwToNhwcKernel": "copy, transpose",
