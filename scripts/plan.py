@@ -66,7 +66,7 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="OPTION=A,B,…",
-        help="compile the step with each value of an option, such as norm.reduction=auto,separate, "
+        help="compile the step with each value of an option, such as model.remat=none,norms, "
         "and compare bytes and kernels; a value with commas is in double quotes; several: all "
         "combinations",
     )

@@ -11,14 +11,13 @@ record (BN+ReLU and BN+Add+ReLU; Rota Bulò et al. 2018, arXiv 1712.02616, discu
 Forward saves only the output of the convolution for backward, in its own dtype, and the result if
 there is a shortcut. Both exist anyway as output of one convolution and input of another.
 
-Each direction reads the activations twice: for two sums, and to apply them. See `Reduction` for how
-the sums are computed, which decides what XLA fuses on GPUs (docs/performance.md).
+Each direction reads the activations twice: for two sums, and to apply them. How the sums are
+computed decides what XLA fuses on GPUs (docs/performance.md).
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +26,6 @@ from jax.ad_checkpoint import checkpoint_name
 
 STATISTICS = "statistics"
 """Checkpoint name of means and inverse deviations, for rematerialization policies."""
-
-Reduction = Literal["auto", "separate", "variadic", "complex"]
-"""Computation of the two sums of a pass, equal but for the order of summation. separate: two
-reductions; variadic: one reduction of two arrays; complex: one reduction of complex numbers, with
-the two terms as real and imaginary part; auto: complex on GPUs, otherwise separate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +42,6 @@ class BatchMode:
     """Whether variances for the running statistics have the factor N/(N-1)."""
     frozen: frozenset[str] = frozenset()
     """Paths of layers that normalize with their running statistics, as in evaluation mode."""
-    reduction: Reduction = "auto"
 
 
 class BatchStatistics(nnx.Intermediate):
@@ -191,7 +184,7 @@ def _backward(
     g = gradient.astype(wide)
     centred = x.astype(wide) - mean[:, None]
     # Sums of this device are the gradients of the parameters; sums of the span correct that of x.
-    shift, slope = _two_sums(g, g * centred, mode.reduction)
+    shift, slope = _two_sums(g, g * centred)
     slope = slope * inverse
     bias_gradient, scale_gradient = shift.sum(0), slope.sum(0)
     if mode.members > 1:
@@ -216,43 +209,28 @@ def _moments(x: jax.Array, mode: BatchMode) -> tuple[jax.Array, jax.Array]:
     One pass, E[x²] − E[x]², so that a span on several devices needs only one reduction.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    sums = _two_sums(wide, jnp.square(wide), mode.reduction)
+    sums = _two_sums(wide, jnp.square(wide))
     mean, square = (each / x.shape[1] for each in sums)
     if mode.members > 1:
         mean, square = mode.member_sum(jnp.stack([mean, square])) / mode.members
     return mean, jnp.maximum(square - jnp.square(mean), 0)
 
 
-def _two_sums(a: jax.Array, b: jax.Array, reduction: Reduction) -> tuple[jax.Array, jax.Array]:
+def _two_sums(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sums (spans, features) of ``a`` and ``b`` (spans, rows, features)."""
-    if reduction == "auto":
-        return jax.lax.platform_dependent(
-            a, b, cuda=_sum_complex, rocm=_sum_complex, default=_sum_separately
-        )
-    return _REDUCTIONS[reduction](a, b)
+    return jax.lax.platform_dependent(
+        a, b, cuda=sum_complex, rocm=sum_complex, default=lambda a, b: (a.sum(1), b.sum(1))
+    )
 
 
-def _sum_separately(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return a.sum(1), b.sum(1)
+def sum_complex(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sum both over axis 1 in one reduction, as real and imaginary part.
 
-
-def _sum_variadic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    zero = jnp.zeros((), a.dtype)
-    return jax.lax.reduce((a, b), (zero, zero), lambda s, x: (s[0] + x[0], s[1] + x[1]), (1,))
-
-
-def _sum_complex(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # XLA's cost model for GPUs counts what an operand reads once for each operand of a reduction.
-    # With a single operand it fuses the ReLU's mask into the reduction instead of writing it.
+    XLA's cost model for GPUs counts what an operand reads once for each operand of a reduction.
+    With a single operand it fuses the ReLU's mask into the reduction instead of writing it.
+    """
     both = jax.lax.complex(a, b).sum(1)
     return both.real, both.imag
-
-
-_REDUCTIONS = {
-    "separate": _sum_separately,
-    "variadic": _sum_variadic,
-    "complex": _sum_complex,
-}
 
 
 def _inverse(var: jax.Array, epsilon: float) -> jax.Array:

@@ -48,6 +48,7 @@ class Model:
     blur_pool: bool = False
     dtype: str = "float32"
     pointwise: str = "matmul"
+    """Form of 1×1 convolutions, see `Conv`: faster as products on CPUs, as convolutions on GPUs."""
     remat: str = "none"
 
     @classmethod
@@ -66,12 +67,11 @@ class Model:
         own = {"name": model.name, "classes": classes, "channels": channels, "dtype": model.dtype}
         if model.name not in DEPTHS:
             return cls(**own)
+        on_cpu = (platform or jax.default_backend()) == "cpu"
+        own["pointwise"] = "matmul" if on_cpu else "convolution"
         options = {**vars(norm), **vars(model), "init_fan": model.init}
         chosen = {f.name: options[f.name] for f in dataclasses.fields(cls) if f.name not in own}
         chosen = {n: None if value == "auto" else value for n, value in chosen.items()}
-        if chosen["pointwise"] is None:
-            on_cpu = (platform or jax.default_backend()) == "cpu"
-            chosen["pointwise"] = "matmul" if on_cpu else "convolution"
         return cls(**own, **chosen)
 
     def for_evaluation(self) -> "Model":

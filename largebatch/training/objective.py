@@ -45,7 +45,6 @@ class Objective:
             frozen=frozenset(
                 map(layer_of, self.frozen & flatten_paths(self.model.shapes()[1]).keys())
             ),
-            reduction=self.plan.config.norm.reduction,
         )
 
     def check_statistics(self) -> None:

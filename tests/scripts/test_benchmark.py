@@ -181,7 +181,7 @@ def test_a_competitor_ends_with_its_parent_though_it_is_stopped():
         (["step", "--nonsense"], "--nonsense"),
         (["step", "--variant", "matmul"], "--variant"),
         (["step", "--variant", "model.stem='x"], "--variant"),
-        (["step", "--variant", "model.pointwize=matmul"], "model.pointwise"),
+        (["step", "--variant", "model.rematt=norms"], "model.remat"),
         (["input", "--config.run.seed=1"], "benchmark input"),
         (["end_to_end", "--workers", "3"], "--workers 3"),
         (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
@@ -238,10 +238,10 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch):
 
 def test_a_variant_is_our_step_with_other_options():
     work = step.StepWork(overrides=(("run.seed", "3"),), profile="traces")
-    made = step.variant(work, "model.pointwise=matmul --config.comm.xla_options='a=1, b='")
+    made = step.variant(work, "model.remat=norms --config.comm.xla_options='a=1, b='")
     assert made.overrides == (
         ("run.seed", "3"),
-        ("model.pointwise", "matmul"),
+        ("model.remat", "norms"),
         ("comm.xla_options", "a=1, b="),
     )
     assert not made.profile

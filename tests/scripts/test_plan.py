@@ -80,10 +80,10 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
         ([], "v101:4", "'v100'"),
         ([], "cpu:3", "3 devices"),
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
-        (["--compare=norm.reduction"], "cpu:4", "'norm.reduction'"),
-        (["--compare=norm.reduction=both"], "cpu:4", "'separate'"),
-        (["--compare=norm.reduction=auto", "--variants=ours,tree"], "cpu:4", "--variants"),
-        (["--compare=norm.reduction=auto"] * 2, "cpu:4", "norm.reduction once"),
+        (["--compare=model.remat"], "cpu:4", "'model.remat'"),
+        (["--compare=model.remat=both"], "cpu:4", "'blocks'"),
+        (["--compare=model.remat=none", "--variants=ours,tree"], "cpu:4", "--variants"),
+        (["--compare=model.remat=none"] * 2, "cpu:4", "model.remat once"),
         (['--compare=comm.xla_options="xla_a=1'], "cpu:4", "--compare"),
         (["--limit_s=0.1"], "cpu:4", "--limit_s"),
         (["--limit_gib=0.001"], "cpu:4", "--limit_gib above 0.001"),
@@ -101,7 +101,7 @@ def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch
 def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
     def study(request, name, **limits):
         images = request.config.batch.images_per_worker
-        kernels = {"complex": 7, "separate": 9}[request.config.norm.reduction]
+        kernels = {"none": 7, "norms": 9}[request.config.model.remat]
         classes = {"products": costs.KernelClass(kernels, 3_000_000 * images)}
         traffic = costs.Traffic(kernels, 3_000_000 * images, 0, 0, 0, classes)
         fake = types.SimpleNamespace(peak_bytes=1, versions={}, refused={})
@@ -109,7 +109,7 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(compiled, "study", study)
     out = tmp_path / "compared.json"
-    choices = ("--compare=batch.images_per_worker=2,4", "--compare=norm.reduction=complex,separate")
+    choices = ("--compare=batch.images_per_worker=2,4", "--compare=model.remat=none,norms")
     assert (
         plan.main(
             arguments(*choices, "--config.batch.workers=1", f"--json={out}", topology="cpu:1")
@@ -126,20 +126,20 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
         for each in json.loads(out.read_text())["comparison"]
     ]
     assert found == [
-        (str(images), reduction, images, 3.0, kernels)
+        (str(images), remat, images, 3.0, kernels)
         for images in (2, 4)
-        for reduction, kernels in (("complex", 7), ("separate", 9))
+        for remat, kernels in (("none", 7), ("norms", 9))
     ]
-    assert "norm.reduction=separate" in capsys.readouterr().out
+    assert "model.remat=norms" in capsys.readouterr().out
     assert plan.main([f"--config={DIGITS}", choices[0]]) == 2
     assert "--topology" in capsys.readouterr().err
 
 
 def test_a_compared_value_with_commas_is_in_quotes():
-    texts = ['comm.xla_options="xla_a=1,xla_b=2",xla_a=3,', "norm.reduction=auto"]
+    texts = ['comm.xla_options="xla_a=1,xla_b=2",xla_a=3,', "model.remat=none"]
     found = [dict(choice) for choice in compiled.parse_choices(texts)]
     assert [each["comm.xla_options"] for each in found] == ["xla_a=1,xla_b=2", "xla_a=3", ""]
-    assert {each["norm.reduction"] for each in found} == {"auto"}
+    assert {each["model.remat"] for each in found} == {"none"}
 
 
 def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):

@@ -8,7 +8,7 @@ from largebatch.config.values import option
 
 RESNET_OPTIONS = (
     *(f"model.{name}" for name in ("width", "stem", "blur_pool", "init", "head_deviation")),
-    *("model.pointwise", "model.remat", "norm.epsilon", "norm.gamma", "norm.last_gamma"),
+    *("model.remat", "norm.epsilon", "norm.gamma", "norm.last_gamma"),
 )
 """Options that apply only to the built-in ResNets."""
 
@@ -20,8 +20,8 @@ class Model:
     name: str = option(
         "resnet50",
         f"{', '.join(MODELS)}; or package.module:factory of your own Flax "
-        "NNX module (docs/own_model.md), which ignores the options from width to head_deviation, "
-        "pointwise and remat",
+        "NNX module (docs/own_model.md), which ignores the options from width to head_deviation "
+        "and remat",
     )
     width: int = option(
         64, "channels of the first stage; each later stage doubles them", within="above 0"
@@ -54,12 +54,6 @@ class Model:
     )
     dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "number format of convolutions; parameters, statistics and loss are float32"
-    )
-    pointwise: Literal["auto", "matmul", "convolution"] = option(
-        "auto",
-        "compute 1×1 convolutions, and those larger than their output, as matrix products or "
-        "convolutions; auto: products on CPUs",
-        mathematics=False,
     )
     remat: Literal["none", "norms", "blocks"] = option(
         "none",
@@ -114,12 +108,5 @@ class Norm:
         8,
         "number of global batches for precise statistics; the newest that training consumed",
         within="above 0",
-        mathematics=False,
-    )
-    reduction: Literal["auto", "separate", "variadic", "complex"] = option(
-        "auto",
-        "computation of the two sums of each forward and backward pass: as two reductions, as one "
-        "reduction of two arrays, or as one reduction of complex numbers; auto: complex on GPUs, "
-        "where XLA then fuses it with the ReLU's mask, otherwise separate",
         mathematics=False,
     )
