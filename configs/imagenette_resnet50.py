@@ -5,7 +5,8 @@
 PATH is the unpacked imagenette2 or imagenette2-320 of fast.ai (github.com/fastai/imagenette), with
 train/ and val/ in class folders: 9,469 training and 3,925 validation images. A dataset prepared by
 TFDS also works: --config.data.source=tfds:imagenette/320px-v2.
-Expected: not measured yet; 60 epochs of 36.98 steps, 568,140 images at 224×224.
+Expected: not measured to its end; 60 epochs of 36.98 steps, 568,140 images at 224×224, of which one
+H100 trained 40 epochs to 84.66 % (records/2026-11-26_imagenette_h100/README.md).
 Not a published run: plain SGD at a small batch, to check data, machine and trainer before a long
 run.
 """
