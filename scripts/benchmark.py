@@ -23,12 +23,9 @@ SUBCOMMANDS = (
     "input",
     "allreduce",
     "step",
-    "host",
-    "end_to_end",
     "training_run",
     "correctness",
     "optimizer",
-    "microbatch",
     "slow_host",
     "gpu",
 )

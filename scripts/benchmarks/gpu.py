@@ -67,8 +67,6 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         "correctness": Part("correctness", 150),
         "variants": Part(f"{_STEP} --batch 128 --repeats 3 {_VARIANTS}", 240),
         "step_512_40": Part(f"{_STEP} --batch 512,40", 260, traces=True),
-        "end_to_end": Part("end_to_end --dtype bfloat16 --repeats 2", 260),
-        "microbatch": Part("microbatch --dtype bfloat16", 300),
     },
     "tiny": {
         "step_256": Part(
@@ -80,8 +78,6 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         "correctness": Part(f"correctness --batch 4 --dtype float32 {_TINY}", 300),
         "variants": Part(f"step --batch 4 {_VARIANTS} {_SHORT} {_TINY}", 300),
         "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_TINY}", 300, traces=True),
-        "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_TINY}", 300),
-        "microbatch": Part(f"microbatch --total 4 --images 2 {_TINY}", 300),
     },
 }
 

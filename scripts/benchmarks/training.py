@@ -39,15 +39,13 @@ class StepWork(Work):
     """Training steps on images that are already on the device.
 
     Attributes:
-        batch: Images of a step; of one microbatch, where ours has several.
+        batch: Images of a step.
         image_size: Pixels a side.
         classes: Outputs of the network.
         dtype: Arithmetic of the convolutions, `float32`, `bfloat16` or `float16`.
         network: A key of `largebatch.models.DEPTHS`.
         width: Channels of the first stage.
         seconds: Length of a repeat, at least; complete steps.
-        workers: Our workers in a microbatch; each has batch statistics of its own.
-        microbatches: Our microbatches in a step.
         overrides: Further options of ours, as (key, text).
         profile: Folder for a profile of some steps; empty makes none.
     """
@@ -59,8 +57,6 @@ class StepWork(Work):
     network: str = "resnet50"
     width: int = 64
     seconds: float = 1.0
-    workers: int = 1
-    microbatches: int = 1
     overrides: tuple[tuple[str, str], ...] = ()
     profile: str = ""
 
@@ -190,9 +186,11 @@ def cost(compile_s: float, needed: int) -> Figures:
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """Our own train step, as training runs it: its compiled stage, real state, donated."""
     run = build_run(config(work))
-    program, compile_s = run.first_stage.finish, run.first_stage.compile_s
-    step = our_step(run, itertools.cycle(placed_batches(run, work)))
-    repeat = step.competitor(work, program, compile_s, "ours")
+    stage, feed = run.first_stage, itertools.cycle(placed_batches(run, work))
+    step = JaxStep(
+        lambda state: run_step(stage, state, feed, run.plan.rates(1)), stage.init(np.int32(0))
+    )
+    repeat = step.competitor(work, stage.finish, stage.compile_s, "ours")
     return lambda: with_flops(repeat(), work), about(work)
 
 
@@ -213,15 +211,6 @@ def placed_batches(run: Run, work: StepWork) -> Iterator[OnDevices]:
         yield OnDevices(*(from_local(run.first_stage.mesh, array) for array in batch))
 
 
-def our_step(run: Run, feed: Iterator[OnDevices]) -> JaxStep:
-    """The run's step on the batches of a feed."""
-    stage = run.first_stage
-    return JaxStep(
-        lambda state: run_step(stage, state, feed, run.plan.rates(1)),
-        stage.init(np.int32(0)),
-    )
-
-
 def build_run(made: Config) -> Run:
     """The product's own run of a recipe on one device, in a process set up like `train.py`'s."""
     processes.prepare_devices()
@@ -234,19 +223,14 @@ def config(work: StepWork) -> Config:
     Raises:
         ConfigError: The overrides change the batch, or are impossible.
     """
-    batch = work.batch * work.microbatches
     made = freeze(
         {
             "model": {"name": work.network, "width": work.width, "dtype": work.dtype},
-            "batch": {
-                "workers": work.workers * work.microbatches,
-                "images_per_worker": work.batch // work.workers,
-                "microbatch": work.workers,
-            },
+            "batch": {"workers": 1, "images_per_worker": work.batch},
             "data": {
                 "source": "synthetic",
                 "image_size": work.image_size,
-                "examples": max(BATCHES * work.batch, batch),
+                "examples": BATCHES * work.batch,
                 "classes": work.classes,
             },
             "optimizer": {"momentum": MOMENTUM, "weight_decay": DECAY},
@@ -257,9 +241,9 @@ def config(work: StepWork) -> Config:
     for key, text in work.overrides:
         made = override(made, key, text)
     images = made.batch.workers * made.batch.images_per_worker
-    if images != batch:
+    if images != work.batch:
         raise ConfigError(
-            f"--config.batch: expected {batch} images a step, as the other options give, got "
+            f"--config.batch: expected {work.batch} images a step, as the other options give, got "
             f"{images}; change both alike"
         )
     return made

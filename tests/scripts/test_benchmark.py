@@ -183,7 +183,6 @@ def test_a_competitor_ends_with_its_parent_though_it_is_stopped():
         (["step", "--variant", "model.stem='x"], "--variant"),
         (["step", "--variant", "model.rematt=norms"], "model.remat"),
         (["input", "--config.run.seed=1"], "benchmark input"),
-        (["end_to_end", "--workers", "3"], "--workers 3"),
         (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
         (["optimizer", "--sets", "0"], "--sets"),
     ],

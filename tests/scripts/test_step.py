@@ -111,10 +111,8 @@ def test_peers_get_the_same_images_normalised():
 
 
 def test_the_recipe_of_a_step():
-    work = StepWork(batch=8, workers=2, microbatches=3, overrides=(("run.seed", "4"),))
-    made = training.config(work)
-    batch = made.batch
-    assert (batch.workers, batch.images_per_worker, batch.microbatch) == (6, 4, 2)
+    made = training.config(StepWork(batch=8, overrides=(("run.seed", "4"),)))
+    assert (made.batch.workers, made.batch.images_per_worker) == (1, 8)
     assert made.run.seed == 4
     with pytest.raises(ConfigError, match=r"--config\.batch: expected 8 .* got 16"):
         training.config(StepWork(batch=8, overrides=(("batch.images_per_worker", "16"),)))
@@ -171,31 +169,3 @@ def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
         assert f"batch 4: {name}: the 25 longest kernels" in shown
         kernels = json.loads((folder / "batch4" / name / "kernels.json").read_text())["kernels"]
         assert any("batch_norm" in k["source"] or "normalization" in k["source"] for k in kernels)
-
-
-@pytest.mark.slow
-@linux
-def test_a_tiny_whole_batch(quick, tmp_path):
-    kept = tmp_path / "end_to_end.json"
-    command = ["end_to_end", *TINY, "--total=3", "--images=4", "--workers=1", "--repeats=1"]
-    assert benchmark.main([*command, "--config.optimizer.name=sgd", "--json", str(kept)]) == 0
-    results = json.loads(kept.read_text())["results"]
-    found = {r["unit"]: r for r in results if r["peer_name"]}
-    assert results[0]["name"] == "one step of 12 images"
-    assert "3 microbatches of 4 images" in results[0]["note"]
-    assert found["images/s"]["ours"]["median"] > 0
-    assert found["images/s"]["peer"]["median"] > 0
-    # The accumulated gradients, and no more than a few times those.
-    extra = (1 / found["GiB by the compiler"]["ratio"]["median"]) - 1
-    assert 0 < extra < 1
-
-
-@pytest.mark.slow
-@linux
-def test_what_auto_chooses_uses_its_budget(quick, tmp_path):
-    kept = tmp_path / "microbatch.json"
-    command = ["microbatch", *TINY, "--total=2", "--images=2"]
-    assert benchmark.main([*command, f"--json={kept}"]) == 0
-    found = {r["unit"]: r for r in json.loads(kept.read_text())["results"]}
-    assert found["images at a time"]["ours"]["median"] in (2, 4)
-    assert 0 < found["share of the budget"]["ours"]["median"] <= 1
