@@ -1,14 +1,12 @@
-"""Show a run, or compare runs: one HTML file that opens from disk, and a PNG of each figure.
+"""Show a run, or compare runs: one HTML file that opens from disk.
 
     python scripts/report.py runs/digits
     python scripts/report.py runs/seed0 runs/seed1 runs/seed2 --out=compared
     python scripts/report.py sweeps/lr_warmup
-    python scripts/report.py --trace=runs/digits
 
 A run may be complete, failed or still training; a sweep stands for its trials. Without --out the
 page is RUN/report/report.html; for several runs it is in report/ of the folder that holds them all.
-A profile (--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints
-the shares of the device's time. docs/report.md explains every figure.
+docs/report.md explains every figure.
 """
 
 import argparse
@@ -16,15 +14,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
 from largebatch.store_urls import url_of
-
-if TYPE_CHECKING:
-    from largebatch.tools.report.trace import Profile
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -35,29 +29,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(__doc__)
     parser.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="directory of a run or a sweep"
+        "runs", nargs="+", type=Path, metavar="RUN", help="directory of a run or a sweep"
     )
     parser.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="PROFILE",
-        help="run with a profile/, folder of a profile, or *.xplane.pb",
-    )
-    flags = parser.parse_args(arguments)
-    if not flags.runs and flags.trace is None:
-        raise UserError(
-            "RUN: expected at least one, got none; give the --workdir of a training or a sweep"
-        )
-    return flags
-
-
-def shares(profile: "Profile") -> list[str]:
-    """Return a profile as lines of text."""
-    lines = [f"{1e3 * profile.window_s:,.1f} ms of the device", ""]
-    lines += [f"{name:<24}{share:>8.1%}" for name, share in profile.split.items()]
-    hidden = profile.hidden_s / profile.window_s
-    return [*lines, "", f"{'collective, hidden':<24}{hidden:>8.1%}  within the above"]
+    return parser.parse_args(arguments)
 
 
 def selected(paths: Sequence[Path]) -> list[Path]:
@@ -94,21 +69,17 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
 def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
-    from largebatch.tools.report import compare, summary, trace, write  # imports JAX
+    from largebatch.tools.report import compare, summary, write  # imports JAX
     from largebatch.tools.sweep.directory import is_sweep
 
-    profile = None if flags.trace is None else trace.read(flags.trace)
-    if profile is not None:
-        print("\n".join(shares(profile)))
-    if flags.runs:
-        with contextlib.ExitStack() as copies:
-            paths = [local(path, flags.out, copies) for path in flags.runs]
-            out = flags.out or (write.beside(paths) if any(map(is_sweep, paths)) else None)
-            page, runs = write.report(selected(paths), out, profile)
-        for name, each in zip(compare.labels(runs), runs, strict=True):
-            top1 = summary.percent(summary.validation(each, "top1"))
-            print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")
-        print(f"report: {page}")
+    with contextlib.ExitStack() as copies:
+        paths = [local(path, flags.out, copies) for path in flags.runs]
+        out = flags.out or (write.beside(paths) if any(map(is_sweep, paths)) else None)
+        page, runs = write.report(selected(paths), out)
+    for name, each in zip(compare.labels(runs), runs, strict=True):
+        top1 = summary.percent(summary.validation(each, "top1"))
+        print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")
+    print(f"report: {page}")
 
 
 def main(arguments: Sequence[str]) -> int:

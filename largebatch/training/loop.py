@@ -115,7 +115,7 @@ def _dispatch(
     several = run.plan.facts.processes > 1
     note = run.hosts.note if several and run.plan.is_due(step, stage.plan.hosts_every) else None
     if run.profiler:
-        run.profiler.before(step, state, stage.of_step)
+        run.profiler.before(step, state)
     try:
         state, metrics = run_step(stage, state, feed, rates, run.watchdog, note)
     except Interrupted:  # the state is unchanged

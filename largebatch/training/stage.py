@@ -119,11 +119,6 @@ class Stage:
         """The last microbatch, all-reduce and update."""
         return self._compile("train step", self.steps.finish, *self.finish_arguments)
 
-    @property
-    def of_step(self) -> tuple[jax.stages.Compiled, ...]:
-        """The programs that a step runs."""
-        return (self.accumulate, self.finish) if self.plan.microbatches > 1 else (self.finish,)
-
     @functools.cached_property
     def probe(self) -> jax.stages.Compiled:
         """A microbatch without collectives, which times this host alone."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,8 @@ class Profiler:
         self._clock, self._tell = clock, tell
         self._from: int | None = None
         """The first step of the running trace."""
-        self._programs: Sequence[jax.stages.Compiled] = ()
 
-    def before(
-        self, step: int, state: PyTree, programs: Sequence[jax.stages.Compiled] = ()
-    ) -> None:
+    def before(self, step: int, state: PyTree) -> None:
         """Start the trace if ``step``, about to be dispatched on ``state``, is in the range.
 
         An attempt that starts within the range traces the rest of it.
@@ -114,16 +111,15 @@ class Profiler:
         Args:
           step: its number.
           state: before it.
-          programs: what the step runs; their text is written beside the trace.
         """
         if self._steps is None or self._from or not self._steps[0] <= step <= self._steps[1]:
             return
         jax.block_until_ready(state)
         options = jax.profiler.ProfileOptions()
-        # Events of Python calls fill a trace by the million, and no report uses them.
+        # Events of Python calls fill a trace by the million.
         options.python_tracer_level = 0
         self._attempt(lambda: jax.profiler.start_trace(str(self._place), profiler_options=options))
-        self._from, self._programs = (step if self._steps else None), programs
+        self._from = step if self._steps else None
 
     def after(self, step: int, state: PyTree, *, last: bool = False) -> None:
         """Stop the trace if ``step``, which has been dispatched, is its last one.
@@ -138,7 +134,6 @@ class Profiler:
             first, done = self._from, self._attempt(jax.profiler.stop_trace)
             self._steps = self._from = None
             if done:
-                self._attempt(self._write_programs)
                 self._tell(f"profile of steps {first} to {step}: {self._place}")
 
     def close(self) -> None:
@@ -146,12 +141,6 @@ class Profiler:
         if self._from:
             self._steps = self._from = None
             self._attempt(jax.profiler.stop_trace)
-
-    def _write_programs(self) -> None:
-        """Write what the traced instructions compute, ``MODULE.hlo.txt`` for each program."""
-        for text in filter(None, (program.as_text() for program in self._programs)):
-            name = text.partition(",")[0].removeprefix("HloModule ")
-            (self._place / f"{name}.hlo.txt").write_text(text)
 
     def _attempt(self, action: Callable[[], None]) -> bool:
         """Call the profiler; a failure, such as a full disk, warns and does not end the run."""

@@ -18,14 +18,13 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import training
+from benchmarks import trace, training
 from benchmarks.competitor import FailedError, Race, compete
 from benchmarks.measure import GIB, RATE, Result, chosen, numbers
 from benchmarks.peers import flax_step, torch_step
+from benchmarks.trace import Profile
 from benchmarks.training import PROGRAM_GIB, TRACED_STEPS, StepWork
 from largebatch.errors import ConfigError, DataError
-from largebatch.tools.report import trace
-from largebatch.tools.report.trace import Profile
 
 PEERS = {
     "flax": flax_step.flax,

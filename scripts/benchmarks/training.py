@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.competitor import Figures, Work
 from benchmarks.measure import GIB, RATE
+from benchmarks.trace import PROGRAM
 from largebatch.config import Config, freeze, override
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
@@ -21,7 +22,6 @@ from largebatch.models import DEPTHS
 from largebatch.parallel import from_local, processes
 from largebatch.parallel.clusters import hardware_of
 from largebatch.parallel.transfer import OnDevices
-from largebatch.tools.report.trace import PROGRAM
 from largebatch.tracking import Console
 from largebatch.training.dispatch import run_step
 from largebatch.training.run import Run

@@ -5,51 +5,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import report
 
 from tests.tools.report import made_up
-from tests.tools.report.test_trace import event, written
 
 SCRIPTS = Path(report.__file__).parent
 
 
-@pytest.fixture
-def profile(tmp_path):
-    """A folder with a profile of two kernels, 60 and 20 of 100 µs, on a GPU."""
-    kernels = [event("conv_fprop", 0, 60), event("ncclAllReduce", 80, 20)]
-    return written(tmp_path / "traced", *kernels)
-
-
-def test_a_run_with_a_profile(tmp_path, profile, capsys):
+def test_a_run_in_another_folder(tmp_path, capsys):
     folder = made_up.write(tmp_path / "one", metrics=[], events=made_up.EVENTS[:1])
     (folder / "layers.jsonl").unlink()
-    profile.rename(folder / "profile")
     assert report.main([str(folder), f"--out={tmp_path / 'out'}"]) == 0
     printed = capsys.readouterr().out
     assert "one: complete, step 40, top-1 86.00 %\n" in printed
     assert printed.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
-    assert "conv_fprop" in (tmp_path / "out" / "report.html").read_text()
-    assert (tmp_path / "out" / "trace.png").is_file()
-
-
-def test_a_profile_alone(profile, capsys):
-    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
-    for place in (profile, file):
-        assert report.main([f"--trace={place}"]) == 0
-        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-        assert ["convolution", "60.0%"] in rows
-        assert ["collective,", "exposed", "20.0%"] in rows
-        assert ["idle", "20.0%"] in rows
 
 
 def test_errors_are_a_line(tmp_path, capsys):
     folder = made_up.write(tmp_path / "one")
     for arguments, words in (
-        ([], "--workdir"),
+        ([], "RUN"),
         ([str(tmp_path)], "metrics.jsonl"),
         ([str(folder), str(folder)], "twice"),
-        ([f"--trace={folder}"], "--config.run.profile"),
     ):
         assert report.main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -84,7 +84,6 @@ def test_the_trace_has_its_steps_only(two_attempts):
         event["args"]["hlo_module"] for event in events if "hlo_module" in event.get("args", {})
     }
     assert any("finish" in name for name in found)
-    assert (workdir / "profile" / "jit_finish.hlo.txt").read_text().startswith("HloModule")
     # An evaluation and a checkpoint follow the last of them.
     assert not any(word in name for word in ("evaluate", "stored", "finite") for name in found)
 

@@ -67,8 +67,8 @@ class Run:
     )
     profile: str = option(
         "",
-        "START:STOP, first and last step that process 0 traces to WORKDIR/profile, for "
-        "scripts/report.py --trace and XProf; empty: no trace",
+        "START:STOP, first and last step that process 0 traces to WORKDIR/profile, for XProf; "
+        "empty: no trace",
         mathematics=False,
     )
     compile_cache: str = option(

@@ -113,16 +113,6 @@ def of_time(run: Run) -> Bars | None:
     return Bars("time", "Where the time went", caption, rows, _SPENT, name)
 
 
-def of_trace(shares: Mapping[str, float]) -> Bars:
-    """Return the shares of a profile, which sum to 1."""
-    caption = (
-        "Shares of the profiled time. Collectives count where nothing else ran beside them. Idle: "
-        "no kernel ran, because of dispatch or waits for data or for other processes."
-    )
-    rows = tuple((name, {"": 100 * share}) for name, share in shares.items() if share >= 0.0005)
-    return Bars("trace", "Where a step's time goes", caption, rows, {"": 0}, "% of the time")
-
-
 class _Charts:
     """Charts of the same runs, which share the unit of time."""
 

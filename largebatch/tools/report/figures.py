@@ -1,4 +1,4 @@
-"""Figures as data, which the page and the PNG files both draw."""
+"""Figures as data, which the page draws."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class Marker:
 class Chart:
     """Panels above each other that share the horizontal axis."""
 
-    key: str  # name of the PNG file, unique within the page
+    key: str  # unique within the page
     title: str
     caption: str
     panels: tuple[Panel, ...]

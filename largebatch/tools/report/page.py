@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -24,11 +24,9 @@ from largebatch.tools.report.html import figure, heat_colours, lead, table, text
 from largebatch.tools.report.runs import Run, marks
 from largebatch.tools.report.series import AXES
 from largebatch.tools.report.summary import failure
-from largebatch.tools.report.trace import Profile
 
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
-_KERNELS = 12
 _COLUMNS = 8
 """Most runs that are columns of a table of options; more are its rows."""
 _HELP = (
@@ -58,8 +56,7 @@ $script</script>
 <input type="range" id="smoothing" min="0" max="0.98" step="0.01" value="0"></label>
 <fieldset><legend>Curves against</legend>$axes</fieldset>
 <button type="button" id="theme" title="Light or dark">Dark</button></header>
-<noscript><p>Curves and maps need JavaScript; the PNG files beside this page show them too.</p>
-</noscript>
+<noscript><p>Curves and maps need JavaScript.</p></noscript>
 <main>
 $body
 </main>
@@ -120,7 +117,7 @@ class Page:
         )
 
 
-def single(run: Run, profile: Profile | None) -> Page:
+def single(run: Run) -> Page:
     """Return the page of one run."""
     page = Page(run.name)
     page.body = (
@@ -128,18 +125,13 @@ def single(run: Run, profile: Profile | None) -> Page:
         f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>{_about(run)}'
     )
     page.section("training", "Training", *_curves(page, charts.of_training([run], [run.name])))
-    _add_run(page, run, profile)
+    _add_run(page, run)
     page.section("options", "Configuration", _options(run))
     return page
 
 
-def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page:
-    """Return the page of several runs.
-
-    Args:
-        runs: two or more.
-        profiles: name of the run → its profile.
-    """
+def several(runs: Sequence[Run]) -> Page:
+    """Return the page of two or more runs."""
     page, best = Page(f"{len(runs)} runs compared"), summary.best(runs)
     named = [f"{label} ★" if i in best else label for i, label in enumerate(labels(runs))]
     page.body = f'<div class="title"><h1>{page.title}</h1></div>'
@@ -168,12 +160,12 @@ def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page
     page.section("differences", "Differences of configuration", _differences(runs, named))
     for run, label, key in zip(runs, named, _keys(runs), strict=True):
         page.body += f'<details class="run"><summary>{text(label)}</summary>{_about(run)}'
-        _add_run(page, run, profiles.get(run.name), f"{key}-")
+        _add_run(page, run, f"{key}-")
         page.body += "</details>"
     return page
 
 
-def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") -> None:
+def _add_run(page: Page, run: Run, prefix: str = "") -> None:
     """Add the sections that belong to one run."""
     layers = maps.of_layers(run)
     weights = [each for each in layers if not each.key.startswith("bn_")]
@@ -182,9 +174,6 @@ def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") ->
     page.section(f"{prefix}norms", "BatchNorm statistics", page.grid(statistics, prefix))
     time = page.grid([charts.of_time(run)], prefix)
     page.section(f"{prefix}time", "Time and events", time, _events(run))
-    if profile is not None:
-        shares = page.grid([charts.of_trace(profile.split)], prefix)
-        page.section(f"{prefix}trace", "Device", *_trace(profile, shares))
 
 
 def _keys(runs: Sequence[Run]) -> list[str]:
@@ -236,26 +225,6 @@ def _events(run: Run) -> str:
     title += f", the last {_EVENTS} of them" if len(happened) > _EVENTS else ""
     made = table(("event", "time", "step", "samples", "details"), rows, title)
     return f'<details class="events" open><summary>{text(title)}</summary>{made}</details>'
-
-
-def _trace(profile: Profile, shares: str) -> tuple[str, str, str]:
-    longest = [
-        (
-            k.name,
-            k.origin.kind,
-            f"{1e3 * k.seconds:.3f}",
-            f"{k.count:,}",
-            k.origin.source or k.origin.op_name,
-        )
-        for k in profile.kernels[:_KERNELS]
-    ]
-    intro = (
-        f"{1e3 * profile.window_s:,.1f} ms of the device were profiled. Collectives ran hidden "
-        f"beside other work for {100 * profile.hidden_s / profile.window_s:.1f} % of them. Where "
-        "the host is the device, its threads count together."
-    )
-    head = ("kernel", "class", "ms", "runs", "from")
-    return lead(intro), shares, table(head, longest, "The longest kernels")
 
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:

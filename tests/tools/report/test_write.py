@@ -1,16 +1,12 @@
-"""The page and the PNG files: well-formed and self-contained, whatever the runs contain."""
+"""The page: well-formed and self-contained, whatever the runs contain."""
 
 import html.parser
 import json
 import re
 from importlib import resources
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from largebatch.errors import DataError
-from largebatch.tools.report import png
 from largebatch.tools.report.write import report
 from tests.tools.report import made_up
 
@@ -79,12 +75,6 @@ def checked(path):
     return found
 
 
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Write no PNG files, which take most of the time."""
-    monkeypatch.setattr(png, "write", lambda figure, path: None)
-
-
 def test_one_run_with_every_figure(page_path):
     path = page_path
     assert path.name == "report.html"
@@ -94,25 +84,17 @@ def test_one_run_with_every_figure(page_path):
     )
     found = checked(path)
     words = " ".join(found.words)
-    for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200", "conv.1"):
+    for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200"):
         assert expected in words
     titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
     titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
     titles += ("BatchNorm variances: drift", "Where the time went", "8 events")
-    titles += ("Where a step's time goes", "Configuration")
+    titles += ("Configuration",)
     assert set(titles) <= set(found.words)
-    keys = "loss top1 schedule throughput gradient trust_ratio weight_norm gradient_norm bn_mean"
-    names = {f"{key}.png" for key in (keys + " bn_variance time trace").split()}
-    assert {p.name for p in path.parent.glob("*.png")} == names
-    with Image.open(path.parent / "loss.png") as image:
-        # White around, and the curve's blue.
-        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
-        assert tuple(pixels[0]) == (255, 255, 255)
-        blue = [int(png.COLOURS[0][i : i + 2], 16) for i in (1, 3, 5)]
-        assert (pixels == blue).all(1).sum() > 50
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
-def test_several_runs(tmp_path, profile):
+def test_several_runs(tmp_path):
     folders = [made_up.write(tmp_path / f"s{seed}", seed=seed) for seed in range(3)]
     folders.append(made_up.write(tmp_path / "wide", model__width=8))
     for folder in folders[1:]:  # of the others, fewer figures, sooner done
@@ -134,19 +116,14 @@ def test_several_runs(tmp_path, profile):
     # Losses at the end are 0.01 apart: mean 0.3807, and t(0.975, 2) · 0.01 / √3 = 4.3027 · 0.0058.
     assert "0.3807 ± 0.0248" in words
     assert {"model.width", "run.seed", "Top-1 over seeds"} <= set(found.words)
-    assert (path.parent / "seeds.png").is_file()
-    assert (path.parent / "s0-trust_ratio.png").is_file()
-    with pytest.raises(DataError, match="--trace"):
-        report(folders, profile=profile)
+    assert {"seeds", "s0-trust_ratio"} <= set(data(path))
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_runs_of_similar_names_have_figures_of_their_own(tmp_path):
     path, _ = report([made_up.write(tmp_path / name) for name in ("a+1", "a_1")])
     assert {"a_1-0-trust_ratio", "a_1-1-trust_ratio"} <= set(data(path))
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
     why = "the loss of step 26 is nan; lower schedule.peak=1000"
     events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
@@ -177,11 +154,9 @@ def test_constants_are_a_sentence_and_few_rows_are_no_map(tmp_path):
     assert [panel["title"] for panel in data(path)["schedule"]["panels"]] == ["learning rate"]
     assert "Constant: momentum 0.9, batch 100 images, image size 8 px." in path.read_text()
     assert "trust_ratio" not in data(path)
-    assert not (path.parent / "trust_ratio.png").exists()
     assert "need 8 rows of layers.jsonl; this run has 7" in path.read_text()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
     folders = []
     for number, workers in enumerate((4, 8)):
@@ -199,7 +174,6 @@ def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
     assert re.findall(r'class="best"[^>]*>(.*?)<', text) == ["60.00\u00a0%"]  # losses are equal
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_averaged_weights_and_further_validation_sets_are_shown(tmp_path):
     folders = []
     for number in range(2):
@@ -257,7 +231,6 @@ def test_remains_make_a_page(tmp_path, kept):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
     metrics[50_000]["loss"] = 5e3
@@ -271,7 +244,6 @@ def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     assert max(panel["lines"][0]["y"]) == 5e3
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_there_is_no_section_without_content(tmp_path):
     """Few rows of layers, or none, are no section."""
     for count in (0, 3):
@@ -282,7 +254,6 @@ def test_there_is_no_section_without_content(tmp_path):
         assert 'id="norms"' not in text
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(("classes", "shown"), [(2, False), (5, False), (6, True)])
 def test_top_5_is_shown_for_more_than_five_classes(tmp_path, classes, shown):
     folders = [made_up.write(tmp_path / name) for name in "ab"]
@@ -293,7 +264,6 @@ def test_top_5_is_shown_for_more_than_five_classes(tmp_path, classes, shown):
         assert ("top-5" in report(some, tmp_path / "out")[0].read_text()) == shown
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
     metrics = made_up.rows()
     metrics[19]["validation/top1"] = 0.99
@@ -306,7 +276,6 @@ def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
     assert "best top-1" not in report([made_up.write(tmp_path / "b")])[0].read_text()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_failures_of_a_comparison_are_one_table_below_the_results(tmp_path):
     events = [made_up.event("unhealthy", 20, 26, why="the loss of step 26 is nan")]
     failed = made_up.SUMMARY | {"status": "failed"}

@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
+from benchmarks.provenance import OTHER, Origin, Program
 from largebatch.errors import DataError
-from largebatch.tools.report.provenance import OTHER, Origin, Program
 
 PROGRAM = "program.hlo.txt"
 IDLE = "idle"
-COLLECTIVE = "collective"
 # Names of the kernels that no program explains: kernels of libraries, and those of a GPU graph of
 # several instructions. The first pattern that matches decides.
 _BY_NAME = (
-    (COLLECTIVE, r"nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter"),
+    ("collective", r"nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter"),
     ("copy, transpose", r"nchwtonhwc|nhwctonchw|transpose|memcpy|memset|copy"),
     ("convolution", r"fprop|dgrad|wgrad|conv|cudnn|winograd"),
     ("matrix product", r"gemm|cublas|cutlass|nvjet|matmul"),
@@ -57,38 +56,21 @@ class Profile:
         kernels: the longest first.
         window_s: from the start of the first to the end of the last.
         busy_s: time of the window in which at least one ran; mean over devices.
-        exposed_s: time in which collectives ran and nothing else; mean over devices.
-        hidden_s: time in which collectives ran beside others; mean over devices.
     """
 
     kernels: tuple[Kernel, ...]
     window_s: float
     busy_s: float
-    exposed_s: float = 0.0
-    hidden_s: float = 0.0
 
     @property
     def shares(self) -> dict[str, float]:
         """Shares of the window by class and IDLE; kernels side by side share their time."""
-        return self._shared(None, self.busy_s)
-
-    @property
-    def split(self) -> dict[str, float]:
-        """Shares of the window in which collectives count only where they are exposed."""
-        found = self._shared(COLLECTIVE, self.busy_s - self.exposed_s)
-        idle, exposed = found.pop(IDLE), self.exposed_s / self.window_s
-        return found | {f"{COLLECTIVE}, exposed": exposed, IDLE: idle}
-
-    def _shared(self, without: str | None, seconds: float) -> dict[str, float]:
-        """Share out seconds to the classes by the times of their kernels."""
         found: dict[str, float] = defaultdict(float)
         for kernel in self.kernels:
-            if kernel.origin.kind != without:
-                found[kernel.origin.kind] += kernel.seconds
-        total = sum(found.values()) * self.window_s
+            found[kernel.origin.kind] += kernel.seconds
+        total, busy = sum(found.values()), self.busy_s / self.window_s
         ordered = sorted(found.items(), key=lambda item: -item[1])
-        shares = {kind: seconds * spent / total for kind, spent in ordered if total}
-        return shares | {IDLE: 1 - self.busy_s / self.window_s}
+        return {kind: busy * spent / total for kind, spent in ordered} | {IDLE: 1 - busy}
 
 
 class _Event(NamedTuple):
@@ -103,8 +85,7 @@ def read(place: Path) -> Profile:
     """Read the newest profile of a folder, or one file.
 
     Args:
-        place: a folder that jax.profiler wrote to, the directory of a run with `profile/`, or
-            `*.xplane.pb`.
+        place: a folder that jax.profiler wrote to, or `*.xplane.pb`.
 
     Raises:
         DataError: there is no profile, it is damaged, or it holds no kernel.
@@ -127,13 +108,9 @@ def read(place: Path) -> Profile:
 
 
 def _newest(folder: Path) -> Path:
-    below = ("plugins/profile/*/*.xplane.pb", "profile/plugins/profile/*/*.xplane.pb")
-    found = [path for pattern in below for path in folder.glob(pattern)]
+    found = list(folder.glob("plugins/profile/*/*.xplane.pb"))
     if not found:
-        raise DataError(
-            f"{folder} contains no profile; make one with --config.run.profile=START:STOP of "
-            "train.py or --trace of scripts/benchmark.py"
-        )
+        raise DataError(f"{folder} contains no profile; make one with --trace")
     return max(found, key=lambda path: (path.parent.name, path.name))
 
 
@@ -185,7 +162,7 @@ def profile(
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     origins: dict[tuple[str, str], Origin] = {}
-    spans: list[list[tuple[float, float, bool]]] = []
+    spans: list[list[tuple[float, float]]] = []
     for device in devices:
         spans.append([])
         for event, own in (pair for stream in device for pair in _own_times(stream)):
@@ -195,26 +172,17 @@ def profile(
                 origins[key] = _origin(key[1], program)
             seconds[key] += own * 1e-9
             counts[key] += 1
-            spans[-1].append((event.start, event.end, origins[key].kind == COLLECTIVE))
+            spans[-1].append((event.start, event.end))
     if not any(seconds.values()):
         raise DataError(f"{name} contains no kernel; profile the device that computes")
     every = [span for device in spans for span in device]
-    window = max(end for _, end, _ in every) - min(start for start, _, _ in every)
-    busy = exposed = hidden = 0.0
-    for found in filter(None, spans):
-        union, reducing, others = (
-            _covered([(start, end) for start, end, collective in found if collective in which])
-            for which in ((True, False), (True,), (False,))
-        )
-        busy += union
-        exposed += max(0.0, union - others)
-        hidden += max(0.0, reducing + others - union)  # sums of floats are not exact
+    window = max(end for _, end in every) - min(start for start, _ in every)
+    busy = sum(map(_covered, spans)) / sum(map(bool, spans))
     kernels = [
         Kernel(key[1], origins[key], seconds[key], counts[key])
         for key in sorted(seconds, key=lambda key: -seconds[key])
     ]
-    scale = 1e-9 / sum(map(bool, spans))
-    return Profile(tuple(kernels), window * 1e-9, busy * scale, exposed * scale, hidden * scale)
+    return Profile(tuple(kernels), window * 1e-9, busy * 1e-9)
 
 
 def _program(event: _Event, programs: Sequence[Program]) -> Program | None:
@@ -232,14 +200,14 @@ def _kernel(event: _Event, program: Program | None) -> str:
     """The instruction that an event runs; the name of the event if that is unknown.
 
     The kernels of a GPU graph name the call that the graph was made of, or the graph itself
-    (`command_buffer_7`), so their own names count: the instruction's, with `_7` for `.7`.
+    (`command_buffer_7`), so their own names count.
     """
     if program is None:
         return event.instruction or event.name
-    for name in (event.instruction, event.name, re.sub(r"_(\d+)$", r".\1", event.name)):
-        found = program.module.instructions.get(name)
+    for name in (event.instruction, event.name):
+        found = program.instruction(name)
         if found is not None and found.opcode not in ("call", "while", "conditional"):
-            return name
+            return found.name
     return event.name
 
 

@@ -66,9 +66,13 @@ class Program:
         name = re.match(r"HloModule ([^\s,]+)", text)
         return cls(name[1] if name else "", module, _stacks(text))
 
+    def instruction(self, name: str) -> hlo.Instruction | None:
+        """Return the instruction of this name, or that a kernel of this name is named after."""
+        return self.module.instructions.get(self._by_kernel.get(name, name))
+
     def origin(self, name: str) -> Origin | None:
         """Return the origin of an instruction or of a kernel that is named after it."""
-        found = self.module.instructions.get(self._by_kernel.get(name, name))
+        found = self.instruction(name)
         if found is None:
             return None
         parts = [found, *self.module.within(found)]
