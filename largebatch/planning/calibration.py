@@ -16,8 +16,7 @@ import numpy as np
 
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import cluster_in, machine
-from largebatch.planning import device_time, step_time
-from largebatch.planning.device_time import FAMILIES, Parameters, family_of
+from largebatch.planning.step_time import FAMILIES, SIZE, Parameters, Site, family_of
 
 IMAGES = 1_281_167
 VALIDATION = 50_000
@@ -38,7 +37,7 @@ class Row:
     """Per chip, over the logged time."""
     epochs: float
     tag: str
-    image_size: int = device_time.SIZE
+    image_size: int = SIZE
     wire_bytes: int = 2
     algorithm: str = "auto"
 
@@ -127,21 +126,16 @@ def rate_of(parameters: Parameters, row: Row) -> float:
     of = machine(row.cluster)
     chips = of.hardware.devices_per_chip
     cluster = cluster_in(of, row.devices * chips)
-    year = table().rounds[row.round]
-    step = step_time.step_of(
-        parameters,
-        cluster,
-        images=row.images / chips,
-        year=year,
-        size=row.image_size,
+    site = Site(parameters, cluster, table().rounds[row.round])
+    step = site.step(
+        row.images / chips,
+        row.image_size,
         wire_bytes=row.wire_bytes,
         algorithm=row.algorithm,
     )
     steps = row.epochs * IMAGES / (row.images * row.devices)
-    start = parameters.start_s * device_time.gain(parameters, year)
-    evaluation = step_time.evaluation_s(parameters, cluster, images=VALIDATION, year=year)
     evaluations = row.epochs / _EPOCHS_BETWEEN_EVALUATIONS
-    clock = start + steps * step.total_s + evaluations * evaluation
+    clock = site.start_s + steps * step.total_s + evaluations * site.evaluation_s(VALIDATION)
     if row.round == "v0.5":  # its clock held construction too
         clock += table().off_clock.construction
     return row.epochs * IMAGES / (clock * row.devices)

@@ -12,8 +12,8 @@ from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops
 from largebatch.optim.lars import lars_of
-from largebatch.parallel.clusters import Hardware, machine
-from largebatch.planning import device_time, ladder
+from largebatch.parallel.clusters import Cluster, Hardware, machine
+from largebatch.planning import ladder
 from largebatch.planning.calibration import table
 from largebatch.planning.prediction import (
     Prediction,
@@ -23,6 +23,7 @@ from largebatch.planning.prediction import (
     load_fitted,
     predict,
 )
+from largebatch.planning.step_time import Site
 
 LEAST_SIZE = 96
 """Side of the smallest images with a prediction; the fitted runs had 128 and more."""
@@ -132,8 +133,8 @@ def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> l
         if value != usual:
             found.append(f"the time leaves out the work that {name}={value} adds")
     if plan.config.batch.microbatch == "auto" and plan.first_stage.workers > devices:
-        year = max(table().rounds.values())
-        each = device_time.overhead_s(load_fitted().parameters, hardware, year, network)
+        year, parameters = max(table().rounds.values()), load_fitted().parameters
+        each = Site(parameters, Cluster(hardware, 1), year, network).overhead_s
         images = plan.first_stage.samples_per_step // devices
         found.append(
             f"the time is for one microbatch of {images:,} images on each device; "

@@ -12,30 +12,27 @@ import numpy as np
 from largebatch import parallel
 from largebatch.models.tracing import shapes_of
 from largebatch.parallel.buckets import best_cuts, buckets_at, cubic_cuts, overlap, plan
-from largebatch.parallel.clusters import Cluster, cluster_in, machine
+from largebatch.parallel.clusters import cluster_in, machine
 from largebatch.parallel.network import ALGORITHMS, all_reduce_s
 from largebatch.parallel.timeline import Compute, backward_seconds, replay
-from largebatch.planning import calibration, device_time, step_time
-from largebatch.planning.device_time import Parameters
+from largebatch.planning import calibration
+from largebatch.planning.step_time import PARAMETERS, SIZE, Parameters, Site
 
 Numbers = dict[str, Any]
 RECORD_DEVICES, RECORD_IMAGES = 2048, 40
-GRADIENT_BYTES = 2 * device_time.PARAMETERS
+GRADIENT_BYTES = 2 * PARAMETERS
 _ALGORITHMS = tuple(name for name in ALGORITHMS if name != "torus")
 
 
-def _record(parameters: Parameters) -> tuple[Cluster, float]:
-    """Return the record's cluster at the fitted bandwidth, and the seconds of a device's images."""
+def _record(parameters: Parameters) -> Site:
+    """Return where the record was trained."""
     cluster = cluster_in(machine("abci"), RECORD_DEVICES)
-    cluster = step_time.cluster_at(cluster, parameters.network_efficiency)
-    year = calibration.table().rounds["v0.6"]
-    return cluster, RECORD_IMAGES * device_time.image_s(parameters, cluster.hardware, year)
+    return Site(parameters, cluster, calibration.table().rounds["v0.6"])
 
 
 def timeline(parameters: Parameters) -> Numbers:
     """Computations and transfers of the record's step on its cluster, with their times."""
-    cluster, computing = _record(parameters)
-    program = step_time.operations(cluster, computing=computing, images=RECORD_IMAGES)
+    program = _record(parameters).operations(RECORD_IMAGES)
     spans, now = [], 0.0
     for operation in program:
         if isinstance(operation, Compute):
@@ -56,15 +53,14 @@ def timeline(parameters: Parameters) -> Numbers:
 
 def bucket_sizes(parameters: Parameters) -> Numbers:
     """Time exposed after backward, for least sizes of buckets and for planned groups."""
-    cluster, computing = _record(parameters)
-    network = device_time.fitted_network(cluster.hardware)
-    elements = [(path, math.prod(shape)) for path, shape in shapes_of(network)]
-    image_shape = (device_time.SIZE, device_time.SIZE, 3)
+    site = _record(parameters)
+    cluster, image_shape = site.linked, (SIZE, SIZE, 3)
+    elements = [(path, math.prod(shape)) for path, shape in shapes_of(site.model)]
     profile = backward_seconds(
-        network, cluster.hardware, images=RECORD_IMAGES, image_shape=image_shape
+        site.model, cluster.hardware, images=RECORD_IMAGES, image_shape=image_shape
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
-    backward = computing * 2 / 3
+    backward = site.images_s(RECORD_IMAGES) * 2 / 3
     factor = backward / sum(profile.values())
     profile = {path: seconds * factor for path, seconds in profile.items()}
 

@@ -16,9 +16,15 @@ from largebatch.models import Model
 from largebatch.models.tracing import shapes_of
 from largebatch.parallel.clusters import MACHINES, Cluster, Hardware, cluster_in, machine
 from largebatch.parallel.network import double_tree_s
-from largebatch.planning import device_time, step_time
 from largebatch.planning.calibration import table
-from largebatch.planning.device_time import PARAMETERS, Parameters, elements_of, fitted_network
+from largebatch.planning.step_time import (
+    PARAMETERS,
+    Parameters,
+    Site,
+    elements_of,
+    family_of,
+    fitted_network,
+)
 
 Initialization = Literal["same_seed", "broadcast"]
 _PARAMETER_BYTES = 4  # weights are kept in float32
@@ -136,32 +142,27 @@ def predict(
     fitted = load_fitted()
     values = parameters or fitted.parameters
     year = _year(round, cluster_name)
-    clusters = [cluster_in(machine_, segment.devices) for segment in workload.segments]
-    steps = [
-        step_time.step_of(
-            values,
-            cluster,
-            images=segment.images_per_device,
-            year=year,
-            size=segment.image_size,
-            network=workload.network,
-            passes=segment.passes,
-            wire_bytes=workload.wire_bytes,
-            algorithm=algorithm,
-            input_images_per_s=input_images_per_s,
-        )
-        for segment, cluster in zip(workload.segments, clusters, strict=True)
+    sites = [
+        Site(values, cluster_in(machine_, segment.devices), year, workload.network)
+        for segment in workload.segments
     ]
-    largest = max(clusters, key=lambda cluster: cluster.devices)
+    steps = [
+        site.step(
+            segment.images_per_device,
+            segment.image_size,
+            segment.passes,
+            workload.wire_bytes,
+            algorithm,
+            input_images_per_s,
+        )
+        for segment, site in zip(workload.segments, sites, strict=True)
+    ]
+    site = max(sites, key=lambda site: site.cluster.devices)
+    largest = site.cluster
     stages = [s.steps * t.total_s for s, t in zip(workload.segments, steps, strict=True)]
-    train = values.start_s * device_time.gain(values, year) + sum(stages)
-    evaluation = workload.evaluations * step_time.evaluation_s(
-        values,
-        largest,
-        images=workload.evaluation_images,
-        year=year,
-        size=workload.evaluation_size,
-        network=workload.network,
+    train = site.start_s + sum(stages)
+    evaluation = workload.evaluations * site.evaluation_s(
+        workload.evaluation_images, workload.evaluation_size
     )
     before = start_up_s(largest, workload.parameters, initialization)
     built = construction_s(largest, workload.parameters, initialization)
@@ -191,7 +192,7 @@ def is_calibrated(network: Model | None, hardware: Hardware) -> bool:
 
     The number of classes may differ: the head is a small part of the time.
     """
-    if device_time.family_of(hardware) is None:
+    if family_of(hardware) is None:
         return False
     if network is None:
         return True
@@ -262,7 +263,7 @@ def _year(round_: str, cluster_name: str) -> float:
         if round_ not in read.rounds:
             raise ConfigError(f"round: unknown {round_!r}; {did_you_mean(round_, read.rounds)}")
         return read.rounds[round_]
-    family = device_time.family_of(machine(cluster_name).hardware)
+    family = family_of(machine(cluster_name).hardware)
     years = [read.rounds[row.round] for row in read.rows if family in (None, row.family)]
     return max(years)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.parallel.clusters import HARDWARE, machine
-from largebatch.planning import arrivals, calibration, device_time, network_studies, stragglers
+from largebatch.parallel.clusters import HARDWARE, Cluster, machine
+from largebatch.planning import arrivals, calibration, network_studies, stragglers
 from largebatch.planning.arrivals import Arrival, LogNormal, Tailed
-from largebatch.planning.device_time import Parameters
 from largebatch.planning.network_studies import RECORD_DEVICES, RECORD_IMAGES, Numbers
 from largebatch.planning.prediction import Segment, Workload, predict
+from largebatch.planning.step_time import Parameters, Site
 from largebatch.planning.stragglers import Policy, barrier, draws
 
 RECORD_BATCH = 81_920
@@ -66,7 +66,7 @@ def calibrate() -> tuple[Numbers, Parameters, Parameters]:
         "unseen_error": calibration.quantile(families, 0.9),
         "parameters": dataclasses.asdict(parameters),
         "half_batch": {
-            name: device_time.half_batch(parameters, HARDWARE[name], latest) for name in boards
+            name: Site(parameters, Cluster(HARDWARE[name], 1), latest).half_batch for name in boards
         },
     }
     others = calibration.fit([row for row in table.rows if row.cluster != "abci"])

@@ -1,37 +1,63 @@
-"""The step of a ResNet in 16-bit arithmetic on a cluster, from few physical parameters.
+"""The step of a network on a cluster, from few fitted physical parameters.
 
 step = images · time of an image + passes · overhead ⊕ all-reduces under backward ⊕ update + waiting
-for the slowest. ``device_time`` has the times of a device, ``parallel.network`` the costs of
-all-reduces, ``parallel.timeline`` the overlap.
+for the slowest. ``calibration`` fits the parameters to published runs of ResNet-50 in 16-bit
+arithmetic; other ResNets and other arithmetic are scaled from it by a roofline.
+``parallel.network`` has the costs of all-reduces, ``parallel.timeline`` the overlap.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from largebatch.models import Model
 from largebatch.models.tracing import shapes_of
 from largebatch.parallel.buckets import buckets_at, cubic_cuts
-from largebatch.parallel.clusters import Cluster, Hardware, Link
+from largebatch.parallel.clusters import HARDWARE, Cluster, Hardware, Link
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, backward_seconds, replay
 from largebatch.planning.arrivals import expected_slowest
-from largebatch.planning.device_time import (
-    PARAMETERS,
-    SIZE,
-    Parameters,
-    elements_of,
-    fitted_network,
-    image_s,
-    overhead_s,
-    relative_time,
-)
 
+IMAGE_BYTES = 386e6
+"""Traffic of an image of 224 × 224 forward and backward (docs/performance.md)."""
 UPDATE_BYTES = 0.72e9
 """Memory traffic of LARS for ResNet-50: weights, gradients and velocities in float32."""
+PARAMETERS = 25_557_032
+"""Parameters of ResNet-50."""
+SIZE = 224
+YEAR = 2020.5
+"""When ``gpu_overhead_s`` and ``start_s`` hold."""
 _FORWARD = 1 / 3  # of an image's time; backward has twice the arithmetic
 _EVALUATION_STEPS = 3  # overheads of an evaluation: drain, sum up, fill
+_FAMILIES = {
+    "v100": ("v100", "v100-450w"),
+    "a100": ("a100", "a100-40g", "a100-pcie"),
+    "hopper": ("h100", "h200"),
+    "tpu:v3": ("tpu:v3",),
+    "tpu:v4": ("tpu:v4",),
+    "ascend910": ("ascend910",),
+}
+FAMILIES = tuple(_FAMILIES)
+# NVIDIA's MXNet benchmark, fp16: a V100 SXM3 in a DGX-2 1,492 images/s, an SXM2 1,376.
+_BOARD = {"v100-450w": 1492 / 1376}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """The fitted parameters; ``calibration.toml`` describes each."""
+
+    sustained: Mapping[str, float]
+    """By family of hardware."""
+    bandwidth_exponent: float
+    gpu_overhead_s: float
+    gain: float
+    image_gain: float
+    tpu_half_batch: float
+    network_efficiency: float
+    hidden_cost: float
+    start_s: float
+    jitter: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,128 +81,191 @@ class Step:
         return self.compute_s + self.exposed_s + self.optimizer_s + self.input_s + self.straggler_s
 
 
-def step_of(
-    parameters: Parameters,
-    cluster: Cluster,
-    *,
-    images: float,
-    year: float,
-    size: int = SIZE,
-    network: Model | None = None,
-    passes: int = 1,
-    wire_bytes: int = 2,
-    algorithm: str = "auto",
-    input_images_per_s: float = math.inf,
-) -> Step:
-    """Return the predicted step.
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A network, trained on a cluster by the software of a year."""
 
-    GPUs reduce the record's four groups of layers as their gradients complete. TPUs reduce all of
-    them after backward, as their compiler does.
+    parameters: Parameters
+    """Fitted."""
+    cluster: Cluster
+    year: float
+    """Of the software."""
+    network: Model | None = None
+    """None is ResNet-50 in the arithmetic of the fitted runs."""
 
-    Args:
-      parameters: fitted.
-      cluster: the devices.
-      images: images of each device.
-      year: year of the software.
-      size: side of an image.
-      network: None is ResNet-50 in the arithmetic of the fitted runs.
-      passes: microbatches into which a device divides its images.
-      wire_bytes: bytes of a gradient on the wire.
-      algorithm: of the all-reduce.
-      input_images_per_s: rate of the input of each device.
-    """
-    network = network or fitted_network(cluster.hardware)
-    at_once = max(1, round(images / passes))
-    computing = images * image_s(parameters, cluster.hardware, year, size)
-    computing *= relative_time(network, cluster.hardware, at_once, size)
-    timeline = replay(
-        operations(
-            cluster_at(cluster, parameters.network_efficiency),
-            computing=computing,
-            images=at_once,
-            size=size,
-            network=network,
-            wire_bytes=wire_bytes,
-            algorithm=algorithm,
-            earlier=1 - 1 / passes,
+    @property
+    def model(self) -> Model:
+        """The network."""
+        return self.network or fitted_network(self.cluster.hardware)
+
+    @property
+    def linked(self) -> Cluster:
+        """The cluster with links of the bandwidth that runs sustain."""
+        of, share = self.cluster.hardware, self.parameters.network_efficiency
+        inside, between = (
+            Link(share * link.bandwidth, link.latency) for link in (of.inside, of.between)
         )
-    )
-    under = timeline.network_s - timeline.exposed_s
-    exposed = timeline.exposed_s + parameters.hidden_cost * max(0.0, under)
-    update = UPDATE_BYTES * elements_of(network) / PARAMETERS / cluster.hardware.bandwidth
-    overhead = passes * overhead_s(parameters, cluster.hardware, year, network)
-    busy = computing + overhead
-    step = busy + exposed + update
-    waited = max(0.0, images / input_images_per_s - step)
-    late = computing * (expected_slowest(parameters.jitter, cluster.devices) - 1)
-    return Step(busy, exposed, update, waited, late, timeline)
+        hardware = dataclasses.replace(of, inside=inside, between=between)
+        return dataclasses.replace(self.cluster, hardware=hardware)
+
+    @property
+    def overhead_s(self) -> float:
+        """The time of a pass beyond that of its images; it is proportional to the layers."""
+        hardware, layers = self.cluster.hardware, 1.0
+        if self.network:
+            fitted = fitted_network(hardware)
+            layers = len(self.network.parameter_paths()) / len(fitted.parameter_paths())
+        if hardware.torus:
+            return layers * self.parameters.tpu_half_batch * self._image_s(SIZE)
+        return layers * self.parameters.gpu_overhead_s * self._gain
+
+    @property
+    def start_s(self) -> float:
+        """The time from the start on the clock until the pipeline is full."""
+        return self.parameters.start_s * self._gain
+
+    @property
+    def half_batch(self) -> float:
+        """The images per device at which half of its rate is reached, by the fitted network."""
+        return self.overhead_s / self._image_s(SIZE)
+
+    @property
+    def _gain(self) -> float:
+        """The factor by which software has changed overheads since `YEAR`."""
+        return math.exp(-self.parameters.gain * (self.year - YEAR))
+
+    def _image_s(self, size: int) -> float:
+        """Return the fitted network's time of one image in a large batch, by its traffic.
+
+        Hardware without a published run has the geometric mean of the families' shares.
+        """
+        hardware = self.cluster.hardware
+        family = family_of(hardware)
+        if family is None:
+            shares = list(self.parameters.sustained.values())
+            share = math.exp(sum(map(math.log, shares)) / len(shares))
+            of = hardware
+        else:
+            share, of = self.parameters.sustained[family], HARDWARE[_FAMILIES[family][0]]
+        faster = (hardware.bandwidth / of.bandwidth) ** self.parameters.bandwidth_exponent
+        faster *= _BOARD.get(hardware.name, 1.0)
+        faster *= math.exp(self.parameters.image_gain * (self.year - YEAR))
+        return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
+
+    def images_s(self, images: float, size: int = SIZE, passes: int = 1) -> float:
+        """Return the time of a device's images forward and backward, without overheads.
+
+        Args:
+          images: of each device.
+          size: side of an image.
+          passes: microbatches into which a device divides its images.
+        """
+        at_once = max(1, round(images / passes))
+        relative = _relative_time(self.model, self.cluster.hardware, at_once, size)
+        return images * self._image_s(size) * relative
+
+    def evaluation_s(self, images: int, size: int = SIZE) -> float:
+        """Return the time of one evaluation: forward passes of each device's share, and overhead.
+
+        Args:
+          images: of all devices.
+          size: side of an image.
+        """
+        share = math.ceil(images / self.cluster.devices)
+        return _FORWARD * self.images_s(share, size) + _EVALUATION_STEPS * self.overhead_s
+
+    def operations(
+        self,
+        images: float,
+        size: int = SIZE,
+        passes: int = 1,
+        wire_bytes: int = 2,
+        algorithm: str = "auto",
+    ) -> list[Compute | Start | Done]:
+        """Return forward, backward and the all-reduces of a step, for ``replay``.
+
+        GPUs reduce the record's four groups of layers as their gradients complete. TPUs reduce all
+        of them after backward, as their compiler does. The last microbatch alone reduces.
+
+        Args:
+          images: of each device.
+          size: side of an image.
+          passes: microbatches into which a device divides its images.
+          wire_bytes: bytes of a gradient on the wire.
+          algorithm: of the all-reduce.
+        """
+        hardware, cluster = self.cluster.hardware, self.linked
+        sizes, shares = _groups(self.model, hardware, max(1, round(images / passes)), size)
+        computing = self.images_s(images, size, passes)
+        before = (1 - 1 / passes) * computing
+        last = computing - before
+        program: list[Compute | Start | Done] = [Compute("forward", before + _FORWARD * last)]
+        backward = (1 - _FORWARD) * last
+        if hardware.torus:
+            sizes, shares = (sum(sizes),), (1.0,)
+        for i, (group, share) in enumerate(zip(sizes, shares, strict=True)):
+            nbytes = group * wire_bytes
+            program.append(Compute(f"backward {i}", share * backward))
+            program.append(Start(f"group {i}", nbytes, all_reduce_s(cluster, nbytes, algorithm)))
+        return [*program, *(Done(f"group {i}") for i in range(len(sizes)))]
+
+    def step(
+        self,
+        images: float,
+        size: int = SIZE,
+        passes: int = 1,
+        wire_bytes: int = 2,
+        algorithm: str = "auto",
+        input_images_per_s: float = math.inf,
+    ) -> Step:
+        """Return the predicted step; arguments as of `operations`, and the rate of each input."""
+        timeline = replay(self.operations(images, size, passes, wire_bytes, algorithm))
+        under = timeline.network_s - timeline.exposed_s
+        exposed = timeline.exposed_s + self.parameters.hidden_cost * max(0.0, under)
+        update = UPDATE_BYTES * elements_of(self.model) / PARAMETERS
+        update /= self.cluster.hardware.bandwidth
+        computing = self.images_s(images, size, passes)
+        busy = computing + passes * self.overhead_s
+        waited = max(0.0, images / input_images_per_s - (busy + exposed + update))
+        slowest = expected_slowest(self.parameters.jitter, self.cluster.devices)
+        return Step(busy, exposed, update, waited, computing * (slowest - 1), timeline)
 
 
-def operations(
-    cluster: Cluster,
-    *,
-    computing: float,
-    images: float,
-    size: int = SIZE,
-    network: Model | None = None,
-    wire_bytes: int = 2,
-    algorithm: str = "auto",
-    earlier: float = 0.0,
-) -> list[Compute | Start | Done]:
-    """Return forward, backward and the all-reduces, for ``replay``.
+def family_of(hardware: Hardware) -> str | None:
+    """Return the family whose sustained share this hardware has; None without a published run."""
+    return next((name for name, boards in _FAMILIES.items() if hardware.name in boards), None)
 
-    Args:
-      cluster: the devices.
-      computing: seconds of all images.
-      images: images that a device computes at a time.
-      size: side of an image.
-      network: None is ResNet-50 in the arithmetic of the fitted runs.
-      wire_bytes: bytes of a gradient on the wire.
-      algorithm: of the all-reduce.
-      earlier: share of the computing in microbatches before the last, which alone reduces.
+
+@functools.cache
+def fitted_network(hardware: Hardware) -> Model:
+    """Return ResNet-50 in the arithmetic of the fitted runs on such hardware."""
+    dtype = "bfloat16" if hardware.torus else "float16"
+    return Model("resnet50", classes=1000, dtype=dtype, pointwise="convolution")
+
+
+@functools.cache
+def elements_of(network: Model) -> int:
+    """Return the parameter elements of a network."""
+    return sum(math.prod(shape) for _, shape in shapes_of(network))
+
+
+@functools.cache
+def _relative_time(network: Model, hardware: Hardware, images: int, size: int) -> float:
+    """Return the time of an image in a network over that in the fitted one.
+
+    By the roofline of each layer (``backward_seconds``): a layer takes the larger of its FLOPs at
+    the peak of the number format and its bytes at the memory's bandwidth. 1 for ResNet-50 in the
+    fitted format.
     """
-    hardware = cluster.hardware
-    network = network or fitted_network(hardware)
-    sizes, shares = _groups(network, hardware, max(1, round(images)), size)
-    before = earlier * computing
-    last = computing - before
-    program: list[Compute | Start | Done] = [Compute("forward", before + _FORWARD * last)]
-    backward = (1 - _FORWARD) * last
-    if hardware.torus:
-        sizes, shares = (sum(sizes),), (1.0,)
-    for i, (group, share) in enumerate(zip(sizes, shares, strict=True)):
-        nbytes = group * wire_bytes
-        program.append(Compute(f"backward {i}", share * backward))
-        program.append(Start(f"group {i}", nbytes, all_reduce_s(cluster, nbytes, algorithm)))
-    return [*program, *(Done(f"group {i}") for i in range(len(sizes)))]
+    fitted = fitted_network(hardware)
+    if network == fitted:
+        return 1.0
 
+    def seconds(of: Model) -> float:
+        shape = (size, size, of.channels)
+        return sum(backward_seconds(of, hardware, images=images, image_shape=shape).values())
 
-def cluster_at(cluster: Cluster, efficiency: float) -> Cluster:
-    """Return the cluster with links of this share of their bandwidth."""
-    of = cluster.hardware
-    inside, between = (
-        Link(efficiency * link.bandwidth, link.latency) for link in (of.inside, of.between)
-    )
-    hardware = dataclasses.replace(of, inside=inside, between=between)
-    return dataclasses.replace(cluster, hardware=hardware)
-
-
-def evaluation_s(
-    parameters: Parameters,
-    cluster: Cluster,
-    *,
-    images: int,
-    year: float,
-    size: int = SIZE,
-    network: Model | None = None,
-) -> float:
-    """Return the time of one evaluation: forward passes of each device's share, and overhead."""
-    network = network or fitted_network(cluster.hardware)
-    share = math.ceil(images / cluster.devices)
-    each = _FORWARD * image_s(parameters, cluster.hardware, year, size)
-    each *= relative_time(network, cluster.hardware, max(1, share), size)
-    overhead = overhead_s(parameters, cluster.hardware, year, network)
-    return share * each + _EVALUATION_STEPS * overhead
+    return seconds(network) / seconds(fitted)
 
 
 @functools.cache

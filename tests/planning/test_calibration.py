@@ -8,8 +8,8 @@ import pytest
 
 from largebatch.planning import calibration, simulation
 from largebatch.planning.calibration import Row, fit, rate_of, table
-from largebatch.planning.device_time import Parameters
 from largebatch.planning.prediction import load_fitted
+from largebatch.planning.step_time import Parameters
 
 RECORD = Path(__file__).parents[2] / "records" / "2026-11-21_cost_model.json"
 FITTED = 2e-5  # six digits are kept, and least squares stops at 1e-8 of its cost

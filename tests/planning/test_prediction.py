@@ -7,10 +7,8 @@ import tomllib
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import HARDWARE, cluster_in, machine
-from largebatch.planning import device_time
+from largebatch.parallel.clusters import HARDWARE, Cluster, cluster_in, machine
 from largebatch.planning.calibration import table
-from largebatch.planning.device_time import Parameters
 from largebatch.planning.prediction import (
     Segment,
     Workload,
@@ -20,6 +18,7 @@ from largebatch.planning.prediction import (
     load_fitted,
     predict,
 )
+from largebatch.planning.step_time import Parameters, Site
 from tests.planning.networks import network
 
 SEGMENT = Segment(steps=1440, images_per_device=40, devices=2048)
@@ -78,9 +77,8 @@ def test_other_networks_go_by_their_flops_bytes_and_gradients():
 
 def test_microbatches_cost_an_overhead_each():
     one, four = (predict(with_segment(images_per_device=640, passes=p), "abci") for p in (1, 4))
-    each = device_time.overhead_s(
-        load_fitted().parameters, HARDWARE["v100"], table().rounds["v0.6"]
-    )
+    parameters, year = load_fitted().parameters, table().rounds["v0.6"]
+    each = Site(parameters, Cluster(HARDWARE["v100"], 1), year).overhead_s
     assert four.compute_s - one.compute_s == pytest.approx(3 * each, rel=1e-9)
     assert four.exposed_s >= one.exposed_s  # the last microbatch alone hides the network
 

@@ -11,8 +11,8 @@ from pages.markdown import insert, percent, table
 from plots.cost_model import FIGURES
 
 from largebatch.planning import network_studies, simulation
-from largebatch.planning.device_time import Parameters
 from largebatch.planning.prediction import load_fitted
+from largebatch.planning.step_time import Parameters
 
 ROOT = Path(__file__).parents[2]
 
