@@ -2,6 +2,7 @@
 
     python scripts/plan.py --config=configs/fujitsu2019_81920.py
     python scripts/plan.py --config=configs/fujitsu2019_81920.py --topology=v100:2048
+    python scripts/plan.py --all --json=records/compile.json
 
 Without --topology nothing is compiled. Topologies: cpu:N, v100:N, a100:N, h100:N, h200:N,
 tpu:KIND:SHAPE (such as tpu:v5p:8x16x16). Nothing runs on an accelerator. The extras compile-gpu and
@@ -9,20 +10,19 @@ compile-tpu install the compilers of absent devices. Further options are those o
 --config.section.key=value.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 from benchmarks.measure import environment, header
-from planning import compiled, report
+from planning import compiled, every, report
 from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
 from largebatch.cli import Parser
-from largebatch.config.plan import Plan, resolve
-from largebatch.config.recipes import Recipe, load_recipe
+from largebatch.config.plan import resolve
+from largebatch.config.recipes import load_recipe
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError
@@ -45,10 +45,15 @@ def parser() -> Parser:
     made = Parser(
         __doc__, usage="plan.py --config RECIPE [options] [--config.section.key=value ...]"
     )
-    made.add_recipe("recipe: a name in configs/ or a file")
+    made.add_recipe("recipe: a name in configs/ or a file", optional=True)
     made.add_argument(
-        "--devices", type=int, help="devices of all hosts, to predict for (the published run's)"
+        "--all",
+        nargs="?",
+        const="",
+        metavar="NAMES",
+        help="compile every recipe for its own devices",
     )
+    made.add_argument("--devices", type=int, help="devices to predict for (the published run's)")
     made.add_argument(
         "--cluster",
         help=f"their cluster: {', '.join(known_clusters())}, or a file FILE.toml that describes it "
@@ -80,47 +85,6 @@ def parser() -> Parser:
     return made
 
 
-def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
-    """Return devices, cluster and software of the prediction; the cluster can be unknown: "".
-
-    Raises:
-      ConfigError: an unknown cluster, or devices without a cluster.
-    """
-    # A scaled recipe is another task than the published run, whose devices say nothing about it.
-    row = recipe.published if recipe.config.run.scale_to == "full" else None
-    if flags.devices is not None and flags.devices < 1:
-        raise ConfigError(f"--devices: expected at least 1, got {flags.devices}")
-    if flags.cluster:
-        machine(flags.cluster)
-    cluster = flags.cluster or (row.cluster if row else "")
-    if flags.devices and not cluster:
-        raise ConfigError(f"--devices: expected --cluster with it: {', '.join(known_clusters())}")
-    devices = flags.devices or (row.device_count if row else None) or 1
-    same = row is not None and cluster == row.cluster
-    return devices, cluster, row.round if same else ""
-
-
-def why_no_time(plan: Plan, devices: int, cluster: str, asked: bool) -> str:
-    """Return why there is no prediction; empty if there is one.
-
-    Args:
-      plan: the run.
-      devices: their number, of the published run unless asked for.
-      cluster: their cluster; empty is unknown.
-      asked: whether the user gave devices or cluster.
-    """
-    if why := forecast.why_no_forecast(plan):
-        return why
-    if not cluster:
-        return f"--cluster is not given; use one of {', '.join(known_clusters())}"
-    if not asked and any(stage.workers % devices for stage in plan.stages):
-        return (
-            f"the published run's {devices:,} devices cannot share "
-            f"{plan.first_stage.workers:,} workers; use --devices and --cluster"
-        )
-    return ""
-
-
 def main(arguments: Sequence[str]) -> int:
     """Plan; the result is the process's exit code."""
     return exit_code(lambda: _plan(arguments))
@@ -131,6 +95,13 @@ def _plan(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     for path in filter(None, (flags.json, flags.picture)):
         check_parent(path)
+    if flags.all is not None:
+        if flags.config or overrides:
+            raise ConfigError("--all: expected no recipe and no options of one beside it")
+        every.run(flags, arguments)
+        return
+    if not flags.config:
+        raise ConfigError("--config: expected a recipe, got none; use a name in configs/ or a file")
     console = Console()
     recipe = load_recipe(flags.config, overrides, console.note)
     config = recipe.config
@@ -147,7 +118,7 @@ def _plan(arguments: Sequence[str]) -> None:
         for choice in choices
         if choice
     ]
-    devices, cluster, software = machines(recipe, flags)
+    devices, cluster, software = report.machines(recipe, flags)
     sharing = 1  # only a scaled recipe depends on the devices that share its workers
     if config.run.scale_to != "full":
         sharing = topology.devices if topology else devices
@@ -162,7 +133,7 @@ def _plan(arguments: Sequence[str]) -> None:
     rows, warnings = report.plan_rows(recipe, plan, flops), forecast.doubts(config, plan)
     found, need = None, None
     asked = bool(flags.devices or flags.cluster)
-    if why := why_no_time(plan, devices, cluster, asked):
+    if why := report.why_no_time(plan, devices, cluster, asked):
         rows.append(("predicted", f"no time: {why}"))
     else:
         found = forecast.forecast(plan, model, devices, cluster, software)

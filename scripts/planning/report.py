@@ -1,5 +1,6 @@
-"""The report of `scripts/plan.py`: rows, the table of variants, and the JSON."""
+"""The report of `scripts/plan.py`: devices, rows, the table of variants, and the JSON."""
 
+import argparse
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -9,15 +10,57 @@ from rich.table import Table
 
 from largebatch.config.plan import Plan
 from largebatch.config.recipes import Recipe
-from largebatch.errors import counted
+from largebatch.errors import ConfigError, counted
+from largebatch.parallel.clusters import machine
 from largebatch.planning.compile import Study
-from largebatch.planning.forecast import Flops, InputNeed
-from largebatch.planning.prediction import Prediction
+from largebatch.planning.forecast import Flops, InputNeed, why_no_forecast
+from largebatch.planning.prediction import Prediction, known_clusters
 from largebatch.planning.topologies import Topology
 from largebatch.training.memory import GIB
 
 Rows = list[tuple[str, str]]
 MIB = 2**20
+
+
+def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
+    """Return devices, cluster and software of the prediction; the cluster can be unknown: "".
+
+    Raises:
+      ConfigError: an unknown cluster, or devices without a cluster.
+    """
+    # A scaled recipe is another task than the published run, whose devices say nothing about it.
+    row = recipe.published if recipe.config.run.scale_to == "full" else None
+    if flags.devices is not None and flags.devices < 1:
+        raise ConfigError(f"--devices: expected at least 1, got {flags.devices}")
+    if flags.cluster:
+        machine(flags.cluster)
+    cluster = flags.cluster or (row.cluster if row else "")
+    if flags.devices and not cluster:
+        raise ConfigError(f"--devices: expected --cluster with it: {', '.join(known_clusters())}")
+    devices = flags.devices or (row.device_count if row else None) or 1
+    same = row is not None and cluster == row.cluster
+    return devices, cluster, row.round if same else ""
+
+
+def why_no_time(plan: Plan, devices: int, cluster: str, asked: bool) -> str:
+    """Return why there is no prediction; empty if there is one.
+
+    Args:
+      plan: the run.
+      devices: their number, of the published run unless asked for.
+      cluster: their cluster; empty is unknown.
+      asked: whether the user gave devices or cluster.
+    """
+    if why := why_no_forecast(plan):
+        return why
+    if not cluster:
+        return f"--cluster is not given; use one of {', '.join(known_clusters())}"
+    if not asked and any(stage.workers % devices for stage in plan.stages):
+        return (
+            f"the published run's {devices:,} devices cannot share "
+            f"{plan.first_stage.workers:,} workers; use --devices and --cluster"
+        )
+    return ""
 
 
 def plan_rows(recipe: Recipe, plan: Plan, flops: Flops) -> Rows:

@@ -1,47 +1,38 @@
 """Compile every recipe for the devices of its published run, none of which has to be here.
 
-    python scripts/compile_recipes.py --json=records/compile.json
-    python scripts/compile_recipes.py fujitsu2019_81920 mlperf06_google_32k
-
 All programs of a training are compiled: initialization, microbatches, update and evaluation, with
 the options that training gives to XLA. The record has the memory of each program and the devices'.
 A recipe takes one to five minutes of CPU time. A record of the same versions is continued: what has
-been compiled is not compiled again, even by another commit; each row names its own. The exit code
-is 2 if a recipe does not compile, its compiler is not installed (extras compile-gpu, compile-tpu),
-or a program does not fit into the memory of its devices.
+been compiled is not compiled again, even by another commit; each row names its own.
 
 A recipe whose published devices are unknown, or have no compiler, is compiled for H200s. CUDA 12
 with the extra compile-gpu compiles for V100s too.
 """
 
+import argparse
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from benchmarks.measure import header
-from planning.compiled import Planning, sources
 from rich.console import Console
 from rich.table import Table
 
-from largebatch.cli import Parser
 from largebatch.config.plan import resolve
 from largebatch.config.recipes import Recipe, all_recipes
 from largebatch.data.open import facts_of
 from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
-from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent, write_json
+from largebatch.files import write_json
 from largebatch.parallel.clusters import Cluster, Hardware, machine
-from largebatch.planning.compile import LIMIT_GIB, LIMIT_S
 from largebatch.planning.topologies import GPUS, open_topology
 from largebatch.training.memory import GIB, USABLE
+from planning.compiled import Planning, sources
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _COMPILERS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cuda-nvcc-cu12", "libtpu")
 OTHER = "h200"
 """The devices of recipes whose own are unknown, or have no compiler."""
@@ -55,20 +46,6 @@ class Target:
     hardware: Hardware
     published: bool
     """Whether they are of the kind of the published run."""
-
-
-def parser() -> Parser:
-    """The command line."""
-    made = Parser(__doc__)
-    made.add_argument("recipes", nargs="*", help="names in configs/ (all)")
-    made.add_argument("--json", type=Path, help="record to write, or to continue")
-    made.add_argument(
-        "--limit_s", type=float, default=LIMIT_S, help=f"seconds per recipe ({LIMIT_S:.0f})"
-    )
-    made.add_argument(
-        "--limit_gib", type=float, default=LIMIT_GIB, help=f"memory of the compiler ({LIMIT_GIB:g})"
-    )
-    return made
 
 
 def target_of(recipe: Recipe) -> Target:
@@ -159,24 +136,20 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     return shown
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code."""
-    return exit_code(lambda: run(arguments))
-
-
-def run(arguments: Sequence[str]) -> None:
+def run(flags: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Compile, show, and write the record after each recipe.
 
+    Args:
+        flags: `all`, the names with commas between, empty for all; `json`; `limit_s`, `limit_gib`.
+        arguments: The command line, for the record.
+
     Raises:
-        UserError: A mistake on the command line, or a recipe that does not compile.
+        UserError: An unknown name, or a recipe that does not compile, whose compiler is not
+            installed, or that does not fit into the memory of its devices.
     """
-    flags = parser().parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
-    if flags.json:
-        check_parent(flags.json)
-    about = header("compile_recipes.py", arguments) | {"compilers": versions(_COMPILERS)}
+    about = header("plan.py", arguments) | {"compilers": versions(_COMPILERS)}
     kept = kept_rows(flags.json, about)
-    for recipe in chosen(flags.recipes):
+    for recipe in chosen([name for name in flags.all.split(",") if name]):
         if recipe.name in kept and not kept[recipe.name]["error"]:
             continue
         target = target_of(recipe)
@@ -188,7 +161,7 @@ def run(arguments: Sequence[str]) -> None:
         if flags.json:
             write_json(flags.json, about | {"results": [kept[name] for name in sorted(kept)]})
     rows = [kept[name] for name in sorted(kept)]
-    Console(width=160).print(table(rows))
+    Console(width=160, markup=False).print(table(rows))
     if wrong := [row["recipe"] for row in rows if row["error"]]:
         raise UserError(f"{counted(len(wrong), 'recipe')} of {len(rows)}: {', '.join(wrong)}")
 
@@ -216,12 +189,8 @@ def kept_rows(path: Path | None, about: dict[str, Any]) -> dict[str, dict[str, A
         found = was["versions"], record["compilers"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"--json: expected a record of compile_recipes.py, got {path}; use another file"
+            f"--json: expected a record of plan.py --all, got {path}; use another file"
         ) from error
     if found != (about["environment"]["versions"], about["compilers"]):
         raise ConfigError(f"--json: {path} was made with other versions; use another file")
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
