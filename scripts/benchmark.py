@@ -23,7 +23,7 @@ SUBCOMMANDS = (
     "input",
     "allreduce",
     "step",
-    "training_run",
+    "run",
     "correctness",
     "optimizer",
     "slow_host",

@@ -1,6 +1,6 @@
 """A training on class folders, input and evaluation included, beside PyTorch and Flax.
 
-    training_run --data /data/imagenette2-320 --epochs 10 --peer torch,flax
+    run --data /data/imagenette2-320 --epochs 10 --peer torch,flax
                  --flax_examples ~/flax/examples --json records/training_run.json
 
 Ours is train.py, without a compile cache. PyTorch has torchvision's layers, transforms and

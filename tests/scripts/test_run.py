@@ -9,7 +9,8 @@ from pathlib import Path
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import epochs, training_run
+from benchmarks import epochs
+from benchmarks import run as complete
 from benchmarks.competitor import Absent, FailedError, Race
 from benchmarks.peers import flax_train, torch_network, torch_train
 
@@ -36,14 +37,14 @@ def folder(tmp_path):
 
 
 def flags(folder, *more):
-    found, found.overrides = benchmark.parser(["training_run"]).parse_run(
-        ["training_run", "--data", str(folder), "--epochs", "2", *TINY, *more]
+    found, found.overrides = benchmark.parser(["run"]).parse_run(
+        ["run", "--data", str(folder), "--epochs", "2", *TINY, *more]
     )
     return found
 
 
 def work_of(found):
-    return training_run.work_of(found, "workdir")
+    return complete.work_of(found, "workdir")
 
 
 def test_peers_get_the_numbers_of_our_training(folder):
@@ -101,7 +102,7 @@ def test_only_recipes_that_peers_have(folder, option, message):
 
 def test_one_epoch_is_too_short(folder):
     with pytest.raises(ConfigError, match="--epochs: expected 2 or more"):
-        training_run.run(flags(folder, "--epochs=1"))
+        complete.run(flags(folder, "--epochs=1"))
 
 
 def test_the_clock_counts_only_its_own_epochs(monkeypatch):
@@ -128,7 +129,7 @@ def test_figures_of_the_whole_training():
         {"q": "no q"},
         first={"ours": rows((1, 60, 10, 1))[0], "p": rows((1, 50, 20, 9))[0]},
     )
-    found = {(each.name, each.unit): each for each in training_run.results(race, 65, "x")}
+    found = {(each.name, each.unit): each for each in complete.results(race, 65, "x")}
     rate = found["x vs p", "images/s"]
     assert (rate.ours, rate.peer) == ((9, 8), (4, 4))
     assert found["x vs q", "images/s"].absent == "no q"
@@ -138,15 +139,15 @@ def test_figures_of_the_whole_training():
     assert found["x: memory vs p", epochs.MEMORY].ratios == (3.0,)
     assert found["x: time to 65 %", "s"].ours == (30,)
     assert found["x: time to 65 % vs p", "s"].absent == "p does not reach it"
-    early = training_run.results(race, 50, "x")[-1]
+    early = complete.results(race, 50, "x")[-1]
     assert (early.ours, early.peer) == ((10,), (20,))  # in the first epoch
-    (late,) = training_run.results(race, 80, "x")[-2:-1]
+    (late,) = complete.results(race, 80, "x")[-2:-1]
     assert late.absent == "ours does not reach it"
 
 
 def test_a_time_that_only_a_peer_has():
     figures = {"ours": rows((1, 1, 1, 1)), "p": rows((1, 90, 7, 1))}
-    found = training_run.times_to(80, figures, "x")[-1]
+    found = complete.times_to(80, figures, "x")[-1]
     assert found.absent == "ours does not reach it, p does after 7 s"
 
 
@@ -196,9 +197,9 @@ def test_narrow_networks_have_the_parameters_of_torchvision():
 def test_a_tiny_race(folder, tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr(training_run.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(complete.tempfile, "tempdir", str(temporary))
     record = tmp_path / "record.json"
-    arguments = ["training_run", "--data", str(folder), "--epochs", "2", "--target", "1", *TINY]
+    arguments = ["run", "--data", str(folder), "--epochs", "2", "--target", "1", *TINY]
     assert benchmark.main([*arguments, "--peer", "flax", "--json", str(record)]) == 0
     results = json.loads(record.read_text())["results"]
     medians = {each["name"]: each["ours"] and each["ours"]["median"] for each in results}
