@@ -230,28 +230,6 @@ def resize(
     return out
 
 
-def size_of(data: bytes) -> tuple[int, int]:
-    """Return height and width of an encoded image, from its header.
-
-    Raises:
-        UndecodableError: As for `Picture`.
-    """
-    picture = Picture(data)
-    return picture.height, picture.width
-
-
-def decode(data: bytes) -> np.ndarray:
-    """Decode an image.
-
-    Returns:
-        uint8 (height, width, 3).
-
-    Raises:
-        UndecodableError: As for `Picture`.
-    """
-    return Picture(data).pixels()
-
-
 def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=_FORMATS)

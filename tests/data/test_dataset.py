@@ -14,7 +14,7 @@ from largebatch.data import (
 from largebatch.data.augment import centre_boxes, random_boxes
 from largebatch.data.dataset import Dataset
 from largebatch.data.feed import nearest_shapes, rectangular_views
-from largebatch.data.images import decode, resize
+from largebatch.data.images import Picture, resize
 from largebatch.errors import ConfigError
 
 EXAMPLES = 13
@@ -68,7 +68,7 @@ def test_training_sees_random_boxes_and_evaluation_the_centre():
     ids = np.arange(EXAMPLES)
     contents = Pictures().contents
     sizes = source.sizes(ids)
-    assert sizes.tolist() == [list(decode(c).shape[:2]) for c in contents]
+    assert sizes.tolist() == [list(Picture(c).pixels().shape[:2]) for c in contents]
     drawn = {"seed": 9, "epochs": np.full(EXAMPLES, 2)}
     for found, boxes in (
         (source.read_crops(ids, **drawn), random_boxes(sizes, **drawn, ids=ids, **chosen)),
@@ -77,7 +77,7 @@ def test_training_sees_random_boxes_and_evaluation_the_centre():
         np.testing.assert_array_equal(found[1], ids % 3)
         for image, content, box in zip(found[0], contents, boxes, strict=True):
             top, left, height, width = box
-            cut = decode(content)[top : top + height, left : left + width]
+            cut = Picture(content).pixels()[top : top + height, left : left + width]
             np.testing.assert_array_equal(image, resize(cut, (24, 24), "antialias"))
 
 

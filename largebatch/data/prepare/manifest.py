@@ -160,7 +160,7 @@ def _verify_shard(task: tuple[Path, int, Shard]) -> list[str]:
         if not 0 <= label < classes:
             problems.append(f"{name}: {records.key_of(record)} has label {label} of {classes}")
         try:
-            images.decode(image)
+            images.Picture(image).pixels()
         except images.UndecodableError as error:
             problems.append(f"{name}: {records.key_of(record)}: {error}")
     return problems

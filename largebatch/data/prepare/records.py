@@ -83,11 +83,12 @@ def shrunk(image: bytes, side: int) -> bytes:
     Raises:
         UndecodableError: It is corrupt.
     """
-    shape = images.size_of(image)
+    picture = images.Picture(image)
+    shape = picture.height, picture.width
     if not 0 < side < min(shape):
         return image
     height, width = (max(1, round(length * side / min(shape))) for length in shape)
-    return _jpeg(images.resize(images.decode(image), (height, width), "antialias"), QUALITY)
+    return _jpeg(images.resize(picture.pixels(), (height, width), "antialias"), QUALITY)
 
 
 def as_tfds(key: str, image: bytes) -> bytes:
@@ -98,12 +99,12 @@ def as_tfds(key: str, image: bytes) -> bytes:
     Raises:
         UndecodableError: It is corrupt.
     """
-    images.size_of(image)
+    picture = images.Picture(image)
     if not image.endswith(_JPEG_END):
-        images.decode(image)
+        picture.pixels()
     if key in imagenet.repaired() and (image.startswith(_PNG) or _is_cmyk(image)):
         # Quality, subsampling and density are TensorFlow's, so only rounding differs from TFDS.
-        return _jpeg(images.decode(image), 100, dpi=(300, 300))
+        return _jpeg(picture.pixels(), 100, dpi=(300, 300))
     return image
 
 
