@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from largebatch.config.recipe_file import execute
 from largebatch.errors import ConfigError, did_you_mean
-from largebatch.tools.sweep.ranges import Values, rounded
+from largebatch.tools.sweep.space import Values, rounded
 
 _IMAGES = 32  # of a worker
 _WORKERS = (2, 8, 19, 32, 128, 288)

@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 from largebatch.config import Config
 from largebatch.config.recipe_file import execute
 from largebatch.config.recipes import families
-from largebatch.tools.sweep.ranges import Values
+from largebatch.tools.sweep.space import Values
 
 
 def get_config() -> ConfigDict:

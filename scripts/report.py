@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
     from largebatch.tools.report import compare, summary, write  # imports JAX
-    from largebatch.tools.sweep.directory import is_sweep
+    from largebatch.tools.sweep.results import is_sweep
 
     with contextlib.ExitStack() as copies:
         paths = [local(path, flags.out, copies) for path in flags.runs]

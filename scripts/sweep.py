@@ -5,7 +5,7 @@ r"""Train with many values of a few options, in parallel, and report the best.
 
 --sweep: key=a,b,c, key=log:LOW:HIGH:N, key=lin:LOW:HIGH:N, or a recipe with a sweep(), such as
 configs/sweeps/lr_warmup.py. Options of all trials are those of train.py. The same command resumes a
-sweep. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
+sweep; started several times, it works on one sweep. docs/sweeps.md explains it.
 """
 
 import argparse
@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from largebatch.cli import Overrides, Parser
-from largebatch.errors import ConfigError, UserError
+from largebatch.cli import Parser
+from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.tools.sweep.directory import best_command
-from largebatch.tools.sweep.executors import Cluster
+from largebatch.tools.sweep.results import best_command
 from largebatch.tools.sweep.session import Request, Search, sweep
 
 
@@ -48,14 +47,6 @@ def parser() -> Parser:
     )
     add("--seed", type=int, default=0, metavar="N", help="seed of the search (0)")
     add("--jobs", type=int, metavar="N", help="trials at a time (1, or one for each GPU)")
-    add("--slurm", nargs="?", const="slurm", choices=get_args(Cluster), help="run as job arrays")
-    add("--partition", default="", metavar="NAME", help="partition of SLURM")
-    add("--time", type=int, default=1440, metavar="MINUTES", help="wall time of a job (1440)")
-    add("--gpus", type=int, default=0, metavar="N", help="GPUs of a job (0)")
-    add("--cpus", type=int, default=0, metavar="N", help="cores of a job (the default)")
-    add(
-        "--slurm_option", action="append", default=[], metavar="NAME=VALUE", help="option of sbatch"
-    )
     kind = made.add_mutually_exclusive_group()
     kind.add_argument("--dry_run", action="store_true", help="list the trials, run none")
     kind.add_argument("--best", action="store_true", help="print the command of the winner")
@@ -63,25 +54,6 @@ def parser() -> Parser:
         "--retry_failed", action="store_true", help="resume, and run failed trials again"
     )
     return made
-
-
-def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
-    """Return the command line as a request.
-
-    Raises:
-      ConfigError: an argument of another form.
-    """
-    wrong = [option for option in flags.slurm_option if "=" not in option.strip("=")]
-    if wrong:
-        raise ConfigError(f"--slurm_option={wrong[0]}: expected NAME=VALUE")
-    others = dict(option.split("=", 1) for option in flags.slurm_option)
-    resources = {"timeout_min": flags.time, "gpus_per_node": flags.gpus}
-    resources |= {"slurm_partition": flags.partition} if flags.partition else {}
-    resources |= {"cpus_per_task": flags.cpus} if flags.cpus else {}
-    resources |= {"slurm_additional_parameters": others}
-    names = {field.name for field in dataclasses.fields(Request)}
-    given = {name: value for name, value in vars(flags).items() if name in names}
-    return Request(overrides=overrides, resources=resources, **given)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -96,7 +68,9 @@ def run(arguments: Sequence[str]) -> None:
       UserError: anything that the user can fix.
     """
     flags, overrides = parser().parse_run(arguments)
-    asked = request(flags, overrides)
+    names = {field.name for field in dataclasses.fields(Request)}
+    given = {name: value for name, value in vars(flags).items() if name in names}
+    asked = Request(**given, overrides=overrides)
     if not flags.best:
         sweep(asked)
     elif not (asked.workdir or asked.sweep):

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from largebatch.config import Config, options
 from largebatch.errors import ConfigError
-from largebatch.tools.sweep.ranges import Values, beside, peak_of, with_peak
+from largebatch.tools.sweep.space import Values, beside, peak_of, with_peak
 
 
 def get_config() -> ConfigDict:

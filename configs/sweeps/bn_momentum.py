@@ -8,7 +8,7 @@ recomputed from training batches (Wu & Johnson 2021, arXiv 2105.07576, section 3
 
 from ml_collections import ConfigDict
 
-from largebatch.tools.sweep.ranges import Values, beside
+from largebatch.tools.sweep.space import Values, beside
 
 
 def get_config() -> ConfigDict:

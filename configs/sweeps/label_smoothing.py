@@ -8,7 +8,7 @@ Smoothing of 0 to 0.2 × a quarter to four times the recipe's weight decay: 12 t
 from ml_collections import ConfigDict
 
 from largebatch.config import Config
-from largebatch.tools.sweep.ranges import Values, beside, rounded
+from largebatch.tools.sweep.space import Values, beside, rounded
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from largebatch.config import Config
 from largebatch.errors import ConfigError
-from largebatch.tools.sweep.ranges import Values, beside, peak_of, rounded, with_peak
+from largebatch.tools.sweep.space import Values, beside, peak_of, rounded, with_peak
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Peaks from a quarter to four times the recipe's, each with warm-ups of 5 to 30 %
 from ml_collections import ConfigDict
 
 from largebatch.config import Config
-from largebatch.tools.sweep.ranges import Values, beside, peak_of, with_peak
+from largebatch.tools.sweep.space import Values, beside, peak_of, with_peak
 
 
 def get_config() -> ConfigDict:

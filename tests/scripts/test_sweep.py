@@ -16,8 +16,8 @@ import sweep
 
 import train
 from largebatch.fault_tolerance import PREEMPTED
-from largebatch.tools.sweep.directory import keep, keep_results
-from tests.tools.sweep.test_directory import TRIALS, about
+from largebatch.tools.sweep.results import keep_description, write_results
+from tests.tools.sweep.test_results import KEYS, TRIALS, about
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
@@ -49,7 +49,6 @@ TINY = (
         (["--sweep", "schedule.peak=1,2", "--objective=v2/top1"], "data.validation_sets"),
         (["--sweep", "run.target=0.9,0.0", "--objective=target_s"], "--config.run.target"),
         (["--sweep", "schedule.peak=1,2", "--jobs=0"], "--jobs=0"),
-        (["--sweep", "schedule.peak=1,2", "--slurm_option=x"], "--slurm_option=x"),
         (["--sweep", "schedule.peak=1,2", "--lr=3"], "--lr=3"),
         (["--sweep", "schedule.peak=1,2", "--workdir=s3://bucket/lr"], "--workdir=s3://bucket/lr"),
         (
@@ -108,15 +107,15 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
 
 
 def test_the_best_of_an_unfinished_sweep_has_a_warning(capsys, tmp_path):
-    keep(tmp_path, about())
-    keep_results(tmp_path, TRIALS, 6)
+    keep_description(tmp_path, about())
+    write_results(tmp_path, TRIALS, KEYS)
     assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("python train.py ")
     assert said.out.count("\n") == 1
     assert said.err.startswith("warning: ")
-    assert "4 of 6" in said.err
-    keep_results(tmp_path, TRIALS[:4], 4)
+    assert "4 of 5" in said.err
+    write_results(tmp_path, TRIALS[:4], KEYS)
     assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from largebatch.config.schema import Config, options
 from largebatch.tools.report.runs import Run
-from largebatch.tools.sweep.directory import is_trial
+from largebatch.tools.sweep.results import is_trial
 
 NONE = "–"
 SEED = "run.seed"
@@ -85,7 +85,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
     if all(is_trial(run.path) for run in runs):
-        varied = {key for run in runs for key in run.trial.get("values") or ()}
+        varied = {key for run in runs for key in (run.trial.values if run.trial else ())}
         found = [each for each in found if each.key in varied] or _distinguishing(found)
     directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from largebatch.errors import DataError, UserError
 from largebatch.files import read_json
 from largebatch.tools.report.series import Row, Rows
-from largebatch.tools.sweep import directory
+from largebatch.tools.sweep import results
+from largebatch.tools.sweep.trial import Trial
 from largebatch.tracking.jsonl import ATTEMPT_EVENTS, read_rows
 
 _FILES = ("metrics.jsonl", "config.json", "events.jsonl")
@@ -38,7 +39,7 @@ class Run:
         config: `config.json`; empty if there is none.
         summary: what `summary.json` knows; empty if there is none.
         remarks: one sentence for each file that is missing or damaged.
-        trial: what `results.json` of its sweep has of it; empty for a run that is no trial.
+        trial: its row in `results.csv` of its sweep; None for a run that is no trial.
     """
 
     path: Path
@@ -49,7 +50,7 @@ class Run:
     config: Row = dataclasses.field(default_factory=dict)
     summary: Row = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    trial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trial: Trial | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class Run:
 
         A trial that its sweep has ended early is `pruned`.
         """
-        if self.trial.get("state") == "pruned":
+        if self.trial and self.trial.state == "pruned":
             return "pruned"
         last = self.metrics[-1]["step"] if self.metrics else 0
         is_old = last > self.summary.get("steps", 0)
@@ -95,7 +96,7 @@ class Mark(NamedTuple):
 
 def trials_of(path: Path) -> list[Path]:
     """Return the runs of a sweep by trial number; none if the directory is not a sweep's."""
-    return [trial for trial in directory.trials(path) if is_run(trial)]
+    return [trial for trial in results.trial_directories(path) if is_run(trial)]
 
 
 def is_run(path: Path) -> bool:
@@ -120,7 +121,7 @@ def load(paths: Sequence[Path]) -> tuple[Run, ...]:
 
 def _load(path: Path, name: str) -> Run:
     if not is_run(path):
-        if directory.is_sweep(path):
+        if results.is_sweep(path):
             raise DataError(f"{path}: no trial of this sweep has started; wait for the first one")
         found = "contains none of" if path.is_dir() else "is not a directory with"
         raise DataError(
@@ -150,7 +151,7 @@ def _load(path: Path, name: str) -> Run:
     return Run(
         *(path, name, current(metrics), current(layers), tuple(events), config, summary),
         remarks=tuple(remarks),
-        trial=directory.row_of(path),
+        trial=results.trial_of(path),
     )
 
 

@@ -1,4 +1,4 @@
-"""Replaces itself by the command of a trial, on cores of its own, that ends with the sweep.
+"""Replaces itself by the command of a trial, on cores of its own, which ends with the sweep.
 
     python child.py PARENT CORES COMMAND …
 
@@ -16,19 +16,14 @@ import sys
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PREEMPTED = 75  # largebatch.fault_tolerance.PREEMPTED
 
-
-def main(parent: int, cores: str, *command: str) -> None:
-    """Replace this process."""
+if __name__ == "__main__":
+    parent, cores, *command = sys.argv[1:]
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before the signal was set
-            sys.exit(_PREEMPTED)
-        if cores:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+        with contextlib.suppress(OSError):
+            if cores:
+                os.sched_setaffinity(0, map(int, cores.split(",")))
+    if os.getppid() != int(parent):  # it ended before the signal was set
+        sys.exit(_PREEMPTED)
     os.execvp(command[0], command)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])

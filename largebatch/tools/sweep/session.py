@@ -1,25 +1,28 @@
 """A sweep, from its command line to its tables and figures."""
 
 import dataclasses
+import itertools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from largebatch.checkpoint import lock
 from largebatch.config import Config, adjusted, changed, freeze
 from largebatch.config.recipe_file import execute, find, label
-from largebatch.environment import ROOT
+from largebatch.environment import ROOT, command_output
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import Interrupted
+from largebatch.files import no_folder_reason
 from largebatch.store_urls import check_local
-from largebatch.tools.sweep import curves, directory, seeds, space, study, view
-from largebatch.tools.sweep.driver import Driver, signals
-from largebatch.tools.sweep.executors import Cluster, Executor, SubmititExecutor, local_executor
+from largebatch.tools.sweep import results, space
 from largebatch.tools.sweep.space import Axis, Choice
-from largebatch.tools.sweep.trial import Objective, Trial, ranked
+from largebatch.tools.sweep.study import STARTUP, Share, Study, exclusive, optuna
+from largebatch.tools.sweep.trial import ENDED, Objective, Trial
 
 Search = Literal["grid", "quasi", "tpe"]
+_EARLIER = "study.db"
+"""The study of a sweep of an earlier version."""
 _TO_END_S = 10.0
 """Seconds beyond ``health.grace_s`` that the process of a trial has to end."""
 
@@ -34,9 +37,7 @@ class Request:
         workdir: None: ``sweeps/NAME``.
         trials: None for a grid.
         jobs: None: one, or one for each GPU.
-        slurm: None: processes of this machine.
         overrides: options of all trials.
-        resources: of a job of SLURM, as parameters of submitit.
     """
 
     config: Path | None
@@ -47,11 +48,9 @@ class Request:
     objective: Objective = "top1"
     seed: int = 0
     jobs: int | None = None
-    slurm: Cluster | None = None
     dry_run: bool = False
     retry_failed: bool = False
     overrides: Sequence[tuple[str, str]] = ()
-    resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> list[Path]:
@@ -70,7 +69,7 @@ class Request:
 
     def command(self, choice: Choice, workdir: Path) -> tuple[str, ...]:
         """Return the command of a trial."""
-        options = directory.train_options(self.recipe, self.overrides, choice, workdir)
+        options = results.train_options(self.recipe, self.overrides, choice, workdir)
         return (sys.executable, str(ROOT / "train.py"), *options)
 
 
@@ -85,19 +84,19 @@ def _file(argument: str) -> Path | None:
 
 
 def sweep(request: Request) -> None:
-    """Run a sweep, or resume it.
+    """Run a sweep, resume it, or help other processes that run it.
 
     Raises:
       UserError: a mistake that the user can fix; or no trial has a result.
       Interrupted: a signal has stopped it; the same command resumes.
     """
-    study.optuna()  # a listed sweep can be run
-    if request.jobs is not None and request.jobs < 1:
-        raise ConfigError(f"--jobs={request.jobs}: expected at least 1")
+    optuna()  # a listed sweep can be run
     if request.seed < 0:
         raise ConfigError(f"--seed={request.seed}: expected at least 0")
     check_local("--workdir", request.place)
-    workdir, objective, prune = request.place, request.objective, request.search == "tpe"
+    workdir, objective = request.place, request.objective
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    divided = shares(request.jobs, cores, gpus_here(os.environ))
     base = freeze(execute(request.recipe)[0], request.overrides)
     config = adjusted(base, request.overrides, print)
     axes = _axes(request, config)
@@ -111,35 +110,73 @@ def sweep(request: Request) -> None:
     if request.dry_run:
         _list(request, planned, total)
         return
-    executor = _executor(request)
-    with lock.hold(workdir, note=print):
-        resumed = directory.keep(workdir, _description(request, config, axes))
-        kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
-        if request.retry_failed:
-            print(f"{counted(kept.retry_failed(), 'failed trial')} to run again")
-        driver = Driver(
-            kept,
-            executor,
-            workdir,
-            request.command,
-            planned,
-            total=total,
-            grace_s=config.health.grace_s + _TO_END_S,
+    if (workdir / _EARLIER).exists():
+        raise ConfigError(
+            f"{workdir}: expected a sweep of this version, got one of an earlier version "
+            f"({_EARLIER}); use another --workdir"
         )
-        if resumed:
-            print(f"resuming: {view.summary_line(driver.trials, total)}")
-        show = view.Progress(driver.trials, objective, total)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with exclusive(workdir):
+            results.keep_description(workdir, _description(request, config, axes))
+            prune = request.search == "tpe"
+            study = Study(workdir, axes, objective, seed=request.seed, prune=prune)
+            if request.retry_failed:
+                print(f"{counted(study.retry_failed(), 'failed trial')} to run again")
+            if found := study.trials():
+                print(f"resuming: {results.summary_line(found)}")
+            study.plan(planned, total)
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use another "
+            "--workdir"
+        ) from error
+    stopped_by = study.run(request.command, divided, config.health.grace_s + _TO_END_S)
+    trials = study.trials()
+    if stopped_by and not all(trial.state in ENDED for trial in trials):
+        raise Interrupted(f"{stopped_by}: {results.summary_line(trials)}")
+    with exclusive(workdir):
+        _conclude(workdir, axes, trials, study)
 
-        def watch(trials: Sequence[Trial]) -> None:
-            if show(trials):  # the file is current after a kill at any time
-                directory.keep_results(workdir, trials, total)
 
-        with signals(driver.kill) as stopped_by:
-            complete = driver.run(watch, lambda: bool(stopped_by))
-        directory.keep_results(workdir, driver.trials, total)
-    if not complete:
-        raise Interrupted(f"{stopped_by[-1]}: {view.summary_line(driver.trials, total)}")
-    _conclude(workdir, axes, driver.trials, kept)
+def gpus_here(environ: Mapping[str, str]) -> list[str]:
+    """Return the GPUs that JAX would use, in the form of CUDA_VISIBLE_DEVICES, opening none."""
+    if environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
+        return []
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+        # CUDA ignores what follows a name that is none, such as -1.
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
+    return (
+        command_output("nvidia-smi", "--query-gpu=index", "--format=csv,noheader") or ""
+    ).split()
+
+
+def shares(jobs: int | None, cores: Sequence[int], gpus: Sequence[str]) -> list[Share]:
+    """Divide a machine evenly among jobs; jobs share all cores if there are fewer cores.
+
+    Args:
+      jobs: None: one for each GPU, or one.
+      cores: numbers of the cores; empty: unknown.
+      gpus: in the form of CUDA_VISIBLE_DEVICES.
+
+    Raises:
+      ConfigError: no job; or more jobs than GPUs.
+    """
+    jobs = max(1, len(gpus)) if jobs is None else jobs
+    if jobs < 1 or 0 < len(gpus) < jobs:
+        expected = f"1 to {len(gpus)}, one for each GPU" if gpus else "at least 1"
+        raise ConfigError(f"--jobs={jobs}: expected {expected}")
+    if jobs == 1:
+        return [Share()]
+
+    cores = cores if len(cores) >= jobs else ()
+
+    def part(items: Sequence, job: int) -> str:
+        chosen = items[job * len(items) // jobs : (job + 1) * len(items) // jobs]
+        return ",".join(map(str, chosen))
+
+    return [Share(part(cores, job), part(gpus, job)) for job in range(jobs)]
 
 
 def _axes(request: Request, config: Config) -> list[Axis]:
@@ -162,25 +199,17 @@ def _planned(request: Request, axes: Sequence[Axis]) -> tuple[list[Choice], int]
         return planned, len(planned)
     if asked is None or not 1 <= asked <= most:
         raise ConfigError(f"--search={request.search} needs --trials=N, from 1 to {most:,}")
-    few = min(asked, study.STARTUP) if request.search == "tpe" else asked
+    few = min(asked, STARTUP) if request.search == "tpe" else asked
     return space.quasi(axes, few, request.seed), asked
 
 
 def _list(request: Request, planned: Sequence[Choice], total: int) -> None:
     for number, choice in enumerate(planned):
-        print(view.line(Trial(number, choice), request.objective))
+        print(results.line(Trial(number, choice), request.objective))
     if total > len(planned):
         print(f"and {total - len(planned)} that depend on the results of these")
-    first = request.command(planned[0], directory.trial(request.place, 0))
-    print(f"the first one: {directory.pasteable(first[2:])}")
-
-
-def _executor(request: Request) -> Executor:
-    if request.slurm is None:
-        return local_executor(request.jobs)
-    jobs, folder = request.jobs or 1, request.place / "slurm"
-    array = request.search != "tpe"
-    return SubmititExecutor(folder, request.slurm, jobs, request.resources, all_at_once=array)
+    first = request.command(planned[0], results.trial_directory(request.place, 0))
+    print(f"the first one: {results.pasteable(first[2:])}")
 
 
 def _check_objective(objective: Objective, config: Config) -> None:
@@ -192,8 +221,8 @@ def _check_objective(objective: Objective, config: Config) -> None:
     if objective == "target_s" and not config.run.target:
         raise ConfigError("--objective=target_s needs a target; use --config.run.target=0.9")
     sets = [text.partition("=")[0].strip() for text in config.data.validation_sets]
-    results = ("top1", "loss", "ema_top1", "ema_loss")
-    known = [*results, "target_s", *(f"{name}/{result}" for name in sets for result in results)]
+    kinds = ("top1", "loss", "ema_top1", "ema_loss")
+    known = [*kinds, "target_s", *(f"{name}/{kind}" for name in sets for kind in kinds)]
     if objective not in known:
         raise ConfigError(
             f"--objective={objective}: unknown; {did_you_mean(objective, known)}; NAME/top1 needs "
@@ -222,37 +251,34 @@ def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict
     }
 
 
-def _conclude(
-    workdir: Path,
-    axes: Sequence[Axis],
-    trials: Sequence[Trial],
-    kept: study.Study,
-) -> None:
+def _conclude(workdir: Path, axes: Sequence[Axis], trials: Sequence[Trial], study: Study) -> None:
     """Write the tables and figures, and print the winner.
 
     Raises:
-      UserError: no trial has a result.
+      UserError: all trials have ended, and none has a result.
     """
-    order = ranked(trials, kept.objective)
-    view.write_csv(workdir / "results.csv", order, axes)
-    view.print_table(order, axes, kept.objective)
+    order = results.ranked(trials, study.objective)
+    keys = [key for axis in axes for key in axis.keys]
+    results.print_results(order, keys, study.objective)
     if failed := sum(trial.state == "failed" for trial in trials):
         print(f"{counted(failed, 'trial')} failed; run them again by adding --retry_failed")
-    winner = seeds.best(trials, kept.objective)
+    if elsewhere := sum(trial.state not in ENDED for trial in trials):
+        print(f"{counted(elsewhere, 'trial')} in other processes; the last one writes all results")
+    winner = results.best(trials, study.objective)
+    if winner is None and elsewhere:
+        return
     if winner is None:
         ended = next((trial for trial in order if trial.error), order[0])
         raise UserError(
             f"none of the {len(order)} trials has a result; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
-    names = ["results.csv", directory.RESULTS, *kept.draw(workdir)]
-    groups = seeds.groups(trials, kept.objective)
-    names += curves.draw(workdir, groups, axes, kept.objective)
+    names = [results.RESULTS, *study.draw()]
+    groups = results.groups(trials, study.objective)
     has_repetitions = any(group.deviation is not None for group in groups)
     if has_repetitions:
-        view.write_seeds(workdir / "seeds.csv", groups, axes)
-        view.print_seeds(groups, axes, kept.objective)
-        names.insert(1, "seeds.csv")
+        results.keep_seeds(workdir, groups, keys, study.objective)
+        names.insert(1, results.SEEDS)
     print(f"written into {workdir}: {', '.join(names)}")
     if winner.state != "complete":
         print(f"no trial is complete: the best one, trial {winner.number}, {winner.state}")
@@ -260,4 +286,4 @@ def _conclude(
         print(f"the best complete trial is {winner.number}; trial {order[0].number} diverged later")
     if has_repetitions:
         print(f"the winner is trial {winner.number}, the best one of the best choice over seeds")
-    print(f"the best again: {directory.best_command(workdir)[0]}")
+    print(f"the best again: {results.best_command(workdir)[0]}")

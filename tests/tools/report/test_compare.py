@@ -246,7 +246,7 @@ def test_one_dataset_is_not_named(tmp_path):
 
 
 def test_trials_are_named_by_the_options_that_the_sweep_varies(tmp_path):
-    rows = []
+    rows = ["trial,optimizer.weight_decay,schedule.peak,state,value,top1,loss,step,seconds,error"]
     for number, (peak, decay) in enumerate(((0.5, 0.1), (0.7, 0.2), (0.9, 0.3))):
         made_up.write(
             tmp_path / "trials" / f"{number:04}",
@@ -254,14 +254,13 @@ def test_trials_are_named_by_the_options_that_the_sweep_varies(tmp_path):
             optimizer__weight_decay=decay,
             schedule__warmup=f"{number} epochs",  # follows
         )
-        values = {"schedule.peak": str(peak), "optimizer.weight_decay": str(decay)}
-        rows.append({"number": number, "values": values, "state": "complete"})
-    rows[1]["state"] = "pruned"
+        state = "pruned" if number == 1 else "complete"
+        rows.append(f"{number},{decay},{peak},{state},,,,,,")
     (tmp_path / "sweep.json").write_text("{}")
-    (tmp_path / "results.json").write_text(json.dumps({"trials": rows}))
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
     runs = load(sorted((tmp_path / "trials").iterdir()))
     assert labels(runs)[0] == "optimizer.weight_decay=0.1, schedule.peak=0.5"
     assert [run.status for run in runs] == ["complete", "pruned", "complete"]
-    for damage in ("", "[]", '{"trials": 3}', '{"trials": [[], {"number": "x"}]}'):
-        (tmp_path / "results.json").write_text(damage)
+    for damage in ("", "[]\n[]\n", "trial,state\nx,pruned\n", rows[0] + "\n1,0.2"):
+        (tmp_path / "results.csv").write_text(damage)
         assert load([tmp_path / "trials" / "0001"])[0].status == "complete"
