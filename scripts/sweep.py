@@ -5,7 +5,7 @@ r"""Train with many values of a few options, in parallel, and report the best.
 
 --sweep: key=a,b,c, key=log:LOW:HIGH:N, key=lin:LOW:HIGH:N, or a recipe with a sweep(), such as
 configs/sweeps/lr_warmup.py. Options of all trials are those of train.py. The same command resumes a
-sweep; started several times, it works on one sweep. docs/sweeps.md explains it.
+sweep. Started several times at once, its processes share the trials (docs/sweeps.md).
 """
 
 import argparse

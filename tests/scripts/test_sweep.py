@@ -17,6 +17,7 @@ import sweep
 import train
 from largebatch.fault_tolerance import PREEMPTED
 from largebatch.tools.sweep.results import keep_description, write_results
+from largebatch.tools.sweep.session import Request
 from tests.tools.sweep.test_results import KEYS, TRIALS, about
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,15 @@ def test_a_mistake_is_one_line_and_nothing_starts(capsys, tmp_path, monkeypatch,
     assert len(lines) == 1, lines
     assert word in lines[0]
     assert not any(tmp_path.iterdir())
+
+
+def test_a_sweep_of_an_earlier_version_is_refused_and_stays_as_it_is(capsys, tmp_path):
+    pytest.importorskip("optuna")
+    (tmp_path / "study.db").touch()
+    arguments = [DIGITS, f"--workdir={tmp_path}", "--sweep", "schedule.peak=1,2"]
+    assert sweep.main(arguments) == 2
+    assert "--workdir" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["study.db"]
 
 
 def test_options_are_checked_before_jax_is_imported():
@@ -118,6 +128,33 @@ def test_the_best_of_an_unfinished_sweep_has_a_warning(capsys, tmp_path):
     write_results(tmp_path, TRIALS[:4], KEYS)
     assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_runs_extends_and_repeats_a_sweep(capsys, tmp_path, monkeypatch):
+    """With a stand-in for train.py."""
+    pytest.importorskip("optuna")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    fake = ROOT / "tests" / "tools" / "sweep" / "fake_train.py"
+    command = (sys.executable, "-S", str(fake))
+    monkeypatch.setattr(Request, "command", lambda _, choice, workdir: (*command, str(workdir)))
+    (tmp_path / "script.json").write_text('{"1": [{"top1": 0.75}], "2": [{"code": 3}]}')
+    axes = ("--sweep", "schedule.peak=log:0.5:8", "--search=quasi")
+    arguments = [DIGITS, f"--workdir={tmp_path}", *axes]
+    assert sweep.main([*arguments, "--trials=2"]) == 0
+    assert sweep.main([*arguments, "--trials=1"]) == 2
+    assert "--trials=1" in capsys.readouterr().err
+    assert sweep.main([*arguments, "--trials=3", "--jobs=2"]) == 0
+    said = capsys.readouterr().out
+    assert "resuming: 2 complete" in said
+    assert "trial 1 running" not in said
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert [row["trial"] for row in rows] == ["1", "0", "2"]
+    assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
+    assert f"--config.schedule.peak={rows[0]['schedule.peak']}" in capsys.readouterr().out
+    (tmp_path / "script.json").write_text("{}")
+    assert sweep.main([*arguments, "--trials=3", "--retry_failed"]) == 0
+    assert "1 failed trial to run again" in capsys.readouterr().out
+    assert (tmp_path / "starts.txt").read_text().split() == ["0", "1", "2", "2"]
 
 
 @pytest.mark.slow

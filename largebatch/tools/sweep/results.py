@@ -280,37 +280,36 @@ def summary_line(trials: Sequence[Trial]) -> str:
     return ", ".join([*found, *([f"{counts['waiting']} to come"] * (counts["waiting"] > 0))])
 
 
+def _figures(trial: Trial, objective: Objective) -> dict[str, str]:
+    """Return how far a trial has come, and its results, as texts; empty where there is none."""
+    found = {
+        "step": "" if trial.step is None else f"{trial.step:,}",
+        "top-1": objective_text(trial.top1, "top1"),
+    }
+    if objective != "top1":
+        name = "to target" if objective == "target_s" else objective
+        found[name] = objective_text(trial.value, objective)
+    found["time"] = "" if trial.seconds is None else duration(trial.seconds)
+    return found
+
+
 def line(trial: Trial, objective: Objective) -> str:
     """Return a trial in one line."""
     values = ", ".join(f"{key}={value}" for key, value in trial.values.items())
-    text = f"trial {trial.number} {trial.state}: {values}"
-    figures = []
-    if trial.state in ENDED and trial.top1 is not None:
-        figures.append(f"top-1 {objective_text(trial.top1, 'top1')}")
-    if trial.state in ("complete", "diverged") and objective != "top1":
-        figures.append(f"{objective} {objective_text(trial.value, objective)}")
-    if trial.state in ENDED and trial.step is not None:
-        figures.append(f"step {trial.step:,}")
-    if trial.state in ENDED and trial.seconds is not None:
-        figures.append(duration(trial.seconds))
-    text += f" → {', '.join(figures)}" if figures else ""
-    return text + (f": {trial.error}" if trial.error else "")
+    figures = [f"{name} {text}" for name, text in _figures(trial, objective).items() if text]
+    shown = f"trial {trial.number} {trial.state}: {values}"
+    shown += f" → {', '.join(figures)}" if figures else ""
+    return shown + (f": {trial.error}" if trial.error else "")
 
 
 def print_results(trials: Sequence[Trial], keys: Sequence[str], objective: Objective) -> None:
     """Print the trials in the order given, and why some failed."""
-    extra = {"top1": [], "target_s": ["to target"]}.get(objective, [objective])
+    figures = [_figures(trial, objective) for trial in trials]
     rows = [
-        [
-            *(str(trial.number), *(trial.values.get(key, "") for key in keys), trial.state),
-            "" if trial.step is None else f"{trial.step:,}",
-            objective_text(trial.top1, "top1"),
-            *(objective_text(trial.value, objective) for _ in extra),
-            "" if trial.seconds is None else duration(trial.seconds),
-        ]
-        for trial in trials
+        [str(t.number), *(t.values.get(key, "") for key in keys), t.state, *texts.values()]
+        for t, texts in zip(trials, figures, strict=True)
     ]
-    out = _print(["trial", *short_names(keys), "state"], ["step", "top-1", *extra, "time"], rows)
+    out = _print(["trial", *short_names(keys), "state"], [*figures[0]], rows)
     for trial in trials:
         if trial.error:
             out.print(f"trial {trial.number} {trial.state}: {trial.error}", soft_wrap=True)

@@ -125,6 +125,11 @@ def sweep(request: Request) -> None:
                 print(f"{counted(study.retry_failed(), 'failed trial')} to run again")
             if found := study.trials():
                 print(f"resuming: {results.summary_line(found)}")
+            if len(found) > total:
+                raise ConfigError(
+                    f"--trials={total}: expected at least the {len(found)} of this sweep; use "
+                    f"--trials={len(found)}, or another --workdir"
+                )
             study.plan(planned, total)
     except OSError as error:
         raise UserError(

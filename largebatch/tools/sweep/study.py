@@ -50,7 +50,6 @@ _UNPRUNED = 1
 """Evaluations without pruning: the first one may be within the warm-up."""
 _POLL_S = 0.5
 _CHILD = Path(__file__).with_name("child.py")
-_TITLES = {"top1": "top-1", "loss": "validation loss", "target_s": "seconds to the target"}
 
 
 class _NotRun(BaseException):
@@ -422,8 +421,7 @@ class Study:
 
             pyplot.switch_backend("agg")  # no display is needed
             with pyplot.rc_context():
-                title = _TITLES.get(self.objective, self.objective)
-                getattr(figures, kind)(self._study, target_name=title, **options)
+                getattr(figures, kind)(self._study, target_name=self.objective, **options)
                 pyplot.gcf().savefig(self._workdir / name, dpi=130, bbox_inches="tight")
                 pyplot.close()
         return [*drawn]

@@ -1,4 +1,4 @@
-"""The loop of a sweep with real processes of a trivial training: every end, kills, two workers."""
+"""The loop of a sweep with processes of a trivial training: every end, kills, two at once."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[3]
 FAKE = Path(__file__).with_name("fake_train.py")
 AXES = [from_text("schedule.peak=1,2,4"), from_text("run.seed=0,1")]
-WORKER = """
+PROCESS = """
 import sys
 from pathlib import Path
 from tests.tools.sweep.test_study import made, run
@@ -65,8 +65,8 @@ def wait_until(condition, seconds=60.0):
         time.sleep(0.02)
 
 
-def worker(workdir, jobs=1):
-    command = [sys.executable, "-c", WORKER, str(workdir), str(jobs)]
+def begin_process(workdir, jobs=1):
+    command = [sys.executable, "-c", PROCESS, str(workdir), str(jobs)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -74,7 +74,7 @@ def test_every_end_is_a_row_and_nothing_runs_twice(tmp_path):
     script = {
         0: [{"evaluations": [0.2, 0.4], "top1": 0.8}],
         1: [{"code": 1, "output": "Traceback\nKeyError: 'x'"}],
-        2: [{"code": 2, "output": "error: batch.workers=3: no"}],
+        2: [{"code": 2, "output": "error: batch.processes=3: no"}],
         3: [{"code": 2, "unhealthy": "the loss is not finite", "output": "error: y"}],
         4: [{"code": 75}, {"evaluations": [0.1], "code": 75}, {"top1": 0.9}],
         5: [{"code": 70, "output": "no progress"}],
@@ -88,7 +88,7 @@ def test_every_end_is_a_row_and_nothing_runs_twice(tmp_path):
         [peak, seed] for peak in "124" for seed in "01"
     ]
     assert [trial.value for trial in found] == [0.8, None, None, 0.0, 0.9, None]
-    errors = ["", "KeyError: 'x'", "batch.workers=3: no", "the loss is not finite", ""]
+    errors = ["", "KeyError: 'x'", "batch.processes=3: no", "the loss is not finite", ""]
     assert [trial.error for trial in found] == [*errors, "no progress"]
     assert starts(tmp_path) == [0, 1, 2, 3, 4, 4, 4, 5]
     assert sorted(read_results(tmp_path), key=lambda trial: trial.number) == found
@@ -164,7 +164,7 @@ def test_a_killed_sweep_continues_and_runs_nothing_twice(tmp_path):
     """Killed with one trial at its end and two on their way, of which one has ended since."""
     slow = {"wait": True}
     made(tmp_path, {1: [slow, {"top1": 0.6}], 2: [slow, {"top1": 0.6}]})
-    first = worker(tmp_path, jobs=2)
+    first = begin_process(tmp_path, jobs=2)
     trials = tmp_path / "trials"
     outputs = [trials / f"{n:04d}" / "output.txt" for n in (1, 2)]
     wait_until(lambda: all(path.exists() and "waiting" in path.read_text() for path in outputs))
@@ -176,7 +176,7 @@ def test_a_killed_sweep_continues_and_runs_nothing_twice(tmp_path):
     with (tmp_path / "study.log").open("a") as stream:
         stream.write('{"op_code":')  # the part of a line that a kill may leave
     with lock.hold(trials / "0002", note=pytest.fail):  # a process that still saves
-        second = worker(tmp_path, jobs=2)
+        second = begin_process(tmp_path, jobs=2)
         wait_until(lambda: (trials / "0005" / "summary.json").exists())
         assert starts(tmp_path).count(2) == 1
     assert second.wait(60) == 0
@@ -192,18 +192,18 @@ def test_two_processes_share_a_sweep(tmp_path):
     """They start at once; one takes the trial of another one that is killed."""
     script = {n: [{"evaluations": [0.1], "pause": 0.05}] for n in range(5)}
     made(tmp_path, script | {5: [{"wait": True}, {}]})
-    workers = [worker(tmp_path) for _ in range(2)]
+    processes = [begin_process(tmp_path) for _ in range(2)]
     wait_until(lambda: (tmp_path / "starts.txt").exists() and 5 in starts(tmp_path))
     output = tmp_path / "trials" / "0005" / "output.txt"
     with output.open("ab") as stream, pytest.raises(BlockingIOError):
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    wait_until(lambda: any(each.poll() is not None for each in workers))
-    ended, running = sorted(workers, key=lambda each: each.poll() is None)
+    wait_until(lambda: any(each.poll() is not None for each in processes))
+    ended, running = sorted(processes, key=lambda each: each.poll() is None)
     assert states(made(tmp_path)) == [*["complete"] * 5, "running"]
     running.kill()
     for each in (ended, running):
         each.communicate()
-    third = worker(tmp_path)
+    third = begin_process(tmp_path)
     third.communicate(timeout=60)
     assert states(made(tmp_path)) == ["complete"] * 6
     assert starts(tmp_path) == [0, 1, 2, 3, 4, 5, 5]
