@@ -87,22 +87,21 @@ class Share(NamedTuple):
 @contextlib.contextmanager
 def exclusive(workdir: Path) -> Iterator[None]:
     """Let one process of a sweep, and one thread of it, at a time run the body, which is short."""
-    with _locked(workdir / FILE, fcntl.LOCK_EX) or contextlib.nullcontext():
+    with (workdir / FILE).open("ab") as stream:
+        with contextlib.suppress(OSError):  # a file system without locks, which train.py reports
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
-def _locked(path: Path, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> BinaryIO | None:
-    """Open a file, and lock it until it is closed; None if it is locked already.
-
-    A file system without locks grants each one; train.py says so.
-    """
+def _locked(path: Path) -> BinaryIO | None:
+    """Open a file, and lock it until it is closed; None if it is locked already."""
     stream = path.open("ab")
     try:
-        fcntl.flock(stream, kind)
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         stream.close()
         return None
-    except OSError:
+    except OSError:  # no locks
         pass
     return stream
 
@@ -161,12 +160,13 @@ class Study:
         """Return all trials, in their order."""
         found = []
         for number, trial in sorted(self._newest().items()):
-            known = trial.user_attrs
-            state = "running" if trial.state == self._states.RUNNING else "waiting"
-            row = {"state": state}
-            if trial.state.is_finished():
-                row = known.get("row", {"state": "failed", "error": "the sweep failed"})
-            found.append(Trial(number=number, values=known["values"], **row))
+            row = Trial(number, trial.user_attrs["values"])
+            if trial.state == self._states.RUNNING:
+                row = dataclasses.replace(row, state="running")
+            elif trial.state.is_finished():
+                failed = {"state": "failed", "error": "the sweep could not begin it"}
+                row = dataclasses.replace(row, **trial.user_attrs.get("row", failed))
+            found.append(row)
         return found
 
     def _newest(self) -> dict[int, Any]:
@@ -226,9 +226,7 @@ class Study:
                 row = dataclasses.replace(row, state="failed", error=one_line(error))
             finally:
                 free.put(share)
-            known = dataclasses.asdict(row)
-            known = {key: known[key] for key in known if key not in ("number", "values")}
-            trial.set_user_attr("row", known)
+            trial.set_user_attr("row", dataclasses.asdict(row))
             if row.state == "pruned":
                 raise self._optuna.TrialPruned
             if row.state == "failed":
@@ -276,18 +274,20 @@ class Study:
 
     def _release(self) -> int:
         """Make the running trials that no process holds wait; return how many trials wait."""
-        waiting = 0
         with exclusive(self._workdir):
             for number, trial in self._newest().items():
-                waiting += trial.state == self._states.WAITING
-                if trial.state == self._states.RUNNING:
-                    with contextlib.suppress(FileNotFoundError):
-                        if not (stream := _locked(self._output(number))):
-                            continue
-                        stream.close()
+                if trial.state == self._states.RUNNING and not self._is_held(number):
                     self._storage.set_trial_state_values(trial._trial_id, self._states.WAITING)
-                    waiting += 1
-        return waiting
+            return sum(trial.state == self._states.WAITING for trial in self._newest().values())
+
+    def _is_held(self, number: int) -> bool:
+        """Return whether a process of the sweep runs a trial."""
+        if not self._output(number).exists():
+            return False
+        stream = _locked(self._output(number))
+        if stream:
+            stream.close()
+        return stream is None
 
     def _begin(self, trial: Any) -> Trial:
         """Hold a trial, and choose its values; return its row.
@@ -314,9 +314,9 @@ class Study:
 
     def _end(self, _: Any, trial: Any) -> None:
         """Report a trial that Optuna has recorded, and give it up."""
-        known = trial.user_attrs
-        self._keep(Trial(number=known["number"], values=known["values"], **known["row"]))
-        self._held.pop(known["number"]).close()
+        row = Trial(**trial.user_attrs["row"])
+        self._keep(row)
+        self._held.pop(row.number).close()
 
     def _keep(self, *changed: Trial) -> None:
         """Print what has changed, and write it, so that the file is current after a kill."""
