@@ -10,11 +10,11 @@ import pytest
 from benchmarks import correctness, step, training
 from benchmarks.competitor import Absent
 from benchmarks.peers import torch_network, torch_step
+from benchmarks.provenance import Origin
+from benchmarks.trace import IDLE, Kernel, Profile
 from benchmarks.training import BATCHES, TRACED_STEPS, StepWork, batches
 
 from largebatch.errors import ConfigError
-from largebatch.tools.report.provenance import Origin
-from largebatch.tools.report.trace import IDLE, Kernel, Profile
 from tests.scripts.test_benchmark import linux
 
 TINY = ["--image_size=32", "--network=resnet10", "--width=8", "--classes=10", "--seconds=0.05"]
