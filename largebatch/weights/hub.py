@@ -7,6 +7,7 @@ from typing import Any
 from largebatch.errors import did_you_mean, one_line
 from largebatch.files import read_json
 from largebatch.models import DEPTHS
+from largebatch.weights.names import module_name
 from largebatch.weights.weights import Weights, WeightsError
 
 CONFIG = "config.json"
@@ -152,8 +153,8 @@ def _to_timm(weights: Weights) -> dict[str, Any]:
             "interpolation": "bilinear",
             "mean": _fractions(weights.mean),
             "std": _fractions(weights.std),
-            "first_conv": "conv1",
-            "classifier": "fc",
+            "first_conv": module_name("stem/conv", "torchvision"),
+            "classifier": module_name("head", "torchvision"),
         },
     }
 

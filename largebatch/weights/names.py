@@ -4,13 +4,13 @@
     torchvision   layer1.1.conv3.weight               also of timm and of our ONNX files
     huggingface   resnet.encoder.stages.0.layers.1.layer.2.convolution.weight
 
-The last two keep convolutions as OIHW and the head as (classes, features); here they are HWIO and
-(features, classes).
+`_MODULES` is the only place that spells them. The last two keep convolutions as OIHW and the head
+as (classes, features); here they are HWIO and (features, classes).
 """
 
 import dataclasses
 import functools
-import re
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -21,17 +21,28 @@ from largebatch.models import DEPTHS, Model
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights.weights import PyTree, WeightsError, few
 
-Style = Literal["torchvision", "huggingface", "flax"]
+Style = Literal["flax", "torchvision", "huggingface"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 COUNTER = "num_batches_tracked"
 """A BatchNorm's number of training steps, one per layer in PyTorch; nothing reads it."""
 
+_STYLES: tuple[Style, ...] = get_args(Style)
+_BLOCK, _ITS = "stages/{i}/blocks/{j}", "resnet.encoder.stages.{i}.layers.{j}"
+# In each style; {i}, {j} and {k} count from 0, {i1} and {k1} from 1.
+_MODULES = (
+    ("stem/conv", "conv1", "resnet.embedder.embedder.convolution"),
+    ("stem/bn", "bn1", "resnet.embedder.embedder.normalization"),
+    (f"{_BLOCK}/conv{{k1}}", "layer{i1}.{j}.conv{k1}", f"{_ITS}.layer.{{k}}.convolution"),
+    (f"{_BLOCK}/bn{{k1}}", "layer{i1}.{j}.bn{k1}", f"{_ITS}.layer.{{k}}.normalization"),
+    (f"{_BLOCK}/downsample_conv", "layer{i1}.{j}.downsample.0", f"{_ITS}.shortcut.convolution"),
+    (f"{_BLOCK}/downsample_bn", "layer{i1}.{j}.downsample.1", f"{_ITS}.shortcut.normalization"),
+    ("head", "fc", "classifier.1"),
+)
 _STEMS = {7: "conv7", 3: "small"}
 # Put before every name by wrappers for several devices and by torch.compile.
 _PREFIXES = ("module.", "_orig_mod.")
 _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
-_PIECE = re.compile(r"stages/(\d+)/blocks/(\d+)/(?:(conv|bn)(\d+)|downsample_(conv|bn))")
 _MAX_BLOCKS = 64  # of a stage; more than ResNet-152 has
 _KNOWN = f"known: {', '.join(DEPTHS)}"
 
@@ -46,24 +57,35 @@ def shapes(model: Model) -> tuple[Shapes, Shapes]:
     return MappingProxyType(params), MappingProxyType(stats)
 
 
+@functools.cache
+def _modules(style: Style) -> Mapping[str, str]:
+    """Return the name in a style of every module that a ResNet can have, by our path."""
+    column = _STYLES.index(style)
+    places = itertools.product(range(4), range(_MAX_BLOCKS), range(3))
+    positions = [{"i": i, "i1": i + 1, "j": j, "k": k, "k1": k + 1} for i, j, k in places]
+    return {row[0].format(**at): row[column].format(**at) for row in _MODULES for at in positions}
+
+
+def module_name(module: str, style: Style) -> str:
+    """Return the name of a module in a style, such as 'conv1' of 'stem/conv'."""
+    return _modules(style)[module]
+
+
 def foreign_name(path: str, style: Style) -> str:
     """Return the name of an array in a style, such as 'conv1.weight' of 'stem/conv/kernel'."""
     module, _, leaf = path.rpartition("/")
-    return path if style == "flax" else f"{_module(module, style)}.{_LEAVES.get(leaf, leaf)}"
+    return path if style == "flax" else f"{module_name(module, style)}.{_LEAVES.get(leaf, leaf)}"
 
 
 @functools.cache
 def own_names(style: Style) -> Mapping[str, str]:
     """Map every name that an array of any ResNet can have in a style to our path."""
-    blocks = [f"stages/{i}/blocks/{j}" for i in range(4) for j in range(_MAX_BLOCKS)]
-    layers = [("stem/conv", "stem/bn")]
-    for block in blocks:
-        layers += [(f"{block}/conv{k}", f"{block}/bn{k}") for k in (1, 2, 3)]
-        layers.append((f"{block}/downsample_conv", f"{block}/downsample_bn"))
-    paths = ["head/kernel", "head/bias"]
-    for conv, bn in layers:
-        paths += [f"{conv}/kernel", *(f"{bn}/{leaf}" for leaf in ("scale", "bias", "mean", "var"))]
-    return {foreign_name(path, style): path for path in paths}
+    paths = []
+    for module in _modules(style):
+        is_norm = "bn" in module.rpartition("/")[2]
+        leaves = ("scale", "bias", "mean", "var") if is_norm else ("kernel",)
+        paths += [f"{module}/{leaf}" for leaf in leaves]
+    return {foreign_name(path, style): path for path in [*paths, "head/bias"]}
 
 
 def to_foreign(path: str, array: np.ndarray, style: Style) -> np.ndarray:
@@ -86,8 +108,8 @@ def imported(
       WeightsError: a name is unknown or missing, or a shape or type is not that of a ResNet.
     """
     found = {n: x for n, x in _unwrapped(found).items() if n.rpartition(".")[2] != COUNTER}
-    styles = get_args(Style)
-    style: Style = max(styles, key=lambda each: len(found.keys() & own_names(each).keys()))
+    usual: tuple[Style, ...] = ("torchvision", "huggingface", "flax")  # the first if none fits
+    style = max(usual, key=lambda each: len(found.keys() & own_names(each).keys()))
     known = own_names(style)
     if unknown := [name for name in found if name not in known]:
         raise WeightsError(
@@ -205,19 +227,3 @@ def _axes(path: str, rank: int, style: Style) -> tuple[int, ...]:
     kernel = path.endswith("/kernel") and style != "flax"
     layouts = {4: (3, 2, 0, 1), 2: (1, 0)} if kernel else {}
     return layouts.get(rank, tuple(range(rank)))
-
-
-def _module(module: str, style: Style) -> str:
-    theirs = style == "huggingface"
-    kinds = {"conv": "convolution", "bn": "normalization"}
-    if module == "head":
-        return "classifier.1" if theirs else "fc"
-    if module.startswith("stem/"):
-        kind = module.removeprefix("stem/")
-        return f"resnet.embedder.embedder.{kinds[kind]}" if theirs else f"{kind}1"
-    stage, block, kind, number, shortcut = _PIECE.fullmatch(module).groups()
-    if theirs:
-        inner = f"layer.{int(number) - 1}.{kinds[kind]}" if kind else f"shortcut.{kinds[shortcut]}"
-        return f"resnet.encoder.stages.{stage}.layers.{block}.{inner}"
-    inner = f"{kind}{number}" if kind else f"downsample.{('conv', 'bn').index(shortcut)}"
-    return f"layer{int(stage) + 1}.{block}.{inner}"

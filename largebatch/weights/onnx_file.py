@@ -14,6 +14,7 @@ import numpy as np
 
 from largebatch.errors import one_line
 from largebatch.models import DEPTHS, Model
+from largebatch.weights.names import module_name
 from largebatch.weights.weights import About, WeightsError, decode
 
 OPSET = 17
@@ -98,8 +99,8 @@ class _Graph:
         self.nodes: list[Any] = []
         kind, depths = DEPTHS[model.name]
         small = model.stem == "small"
-        x = self._conv(IMAGES, "conv1", 3 if small else 7, 1 if small else 2)
-        x = self._relu(self._norm(x, "bn1"))
+        x = self._conv(IMAGES, "stem/conv", 3 if small else 7, 1 if small else 2)
+        x = self._relu(self._norm(x, "stem/bn"))
         if not small:
             x = self._add(
                 "MaxPool", "maxpool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
@@ -108,37 +109,40 @@ class _Graph:
         for stage, depth in enumerate(depths):
             for block in range(depth):
                 width, stride = model.width << stage, 2 if stage and not block else 1
-                x, features = self._block(
-                    x, f"layer{stage + 1}.{block}", features, width, stride, kind
-                )
+                path = f"stages/{stage}/blocks/{block}"
+                x, features = self._block(x, path, features, width, stride, kind)
         x = self._add("GlobalAveragePool", "avgpool", x)
         x = self._add("Flatten", "flatten", x, axis=1)
-        self._add("Gemm", LOGITS, x, "fc.weight", "fc.bias", transB=1)
+        head = _name("head")
+        self._add("Gemm", LOGITS, x, f"{head}.weight", f"{head}.bias", transB=1)
 
     def _block(
-        self, x: str, name: str, features: int, width: int, stride: int, kind: str
+        self, x: str, path: str, features: int, width: int, stride: int, kind: str
     ) -> tuple[str, int]:
         layers = [(3, stride), (3, 1)] if kind == "basic" else [(1, 1), (3, stride), (1, 1)]
         out = width if kind == "basic" else 4 * width
         shortcut = x
         if stride != 1 or features != out:
-            shortcut = self._conv(x, f"{name}.downsample.0", 1, stride)
-            shortcut = self._norm(shortcut, f"{name}.downsample.1")
+            shortcut = self._conv(x, f"{path}/downsample_conv", 1, stride)
+            shortcut = self._norm(shortcut, f"{path}/downsample_bn")
         for number, (size, step) in enumerate(layers, start=1):
-            x = self._conv(x, f"{name}.conv{number}", size, step)
-            x = self._norm(x, f"{name}.bn{number}")
+            x = self._conv(x, f"{path}/conv{number}", size, step)
+            x = self._norm(x, f"{path}/bn{number}")
             if number == len(layers):
-                x = self._add("Add", f"{name}.add", x, shortcut)
+                block = _name(f"{path}/conv1").removesuffix(".conv1")
+                x = self._add("Add", f"{block}.add", x, shortcut)
             x = self._relu(x)
         return x, out
 
-    def _conv(self, x: str, name: str, size: int, stride: int) -> str:
+    def _conv(self, x: str, path: str, size: int, stride: int) -> str:
         sides = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [size // 2] * 4}
-        return self._add("Conv", name, x, f"{name}.weight", **sides)
+        return self._add("Conv", _name(path), x, f"{_name(path)}.weight", **sides)
 
-    def _norm(self, x: str, name: str) -> str:
-        inputs = [f"{name}.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")]
-        return self._add("BatchNormalization", name, x, *inputs, epsilon=self._model.epsilon)
+    def _norm(self, x: str, path: str) -> str:
+        leaves = ("weight", "bias", "running_mean", "running_var")
+        inputs = [f"{_name(path)}.{leaf}" for leaf in leaves]
+        epsilon = self._model.epsilon
+        return self._add("BatchNormalization", _name(path), x, *inputs, epsilon=epsilon)
 
     def _relu(self, x: str) -> str:
         return self._add("Relu", f"{x}.relu", x)
@@ -147,6 +151,10 @@ class _Graph:
         """Add a node and return its name, which is also that of its output."""
         self.nodes.append(self._make(kind, list(inputs), [name], name, **attributes))
         return name
+
+
+def _name(path: str) -> str:
+    return module_name(path, "torchvision")
 
 
 def _onnx() -> Any:
