@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from evaluating.flags import ended, parser
+from evaluating.flags import ended, parser, within
 
 from largebatch import data, weights
 from largebatch.config.facts import full_source
@@ -19,11 +19,10 @@ from largebatch.data.source import own_reference
 from largebatch.files import check_parent
 from largebatch.tracking import Console
 from largebatch.training.description import environment
-from largebatch.weights.evaluation import inference, report
+from largebatch.weights.evaluation import options, report
 from largebatch.weights.evaluation.classes import match
-from largebatch.weights.evaluation.classifier import Classifier
+from largebatch.weights.evaluation.inference import Evaluator
 from largebatch.weights.evaluation.metrics import Evaluation
-from largebatch.weights.evaluation.settings import check_source, run_options, settings_of
 
 
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -56,7 +55,7 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="predict among all classes or the source's (all)",
     )
     made.add_argument(
-        "--max_unreadable", type=float, metavar="X", help="fraction of corrupt images"
+        "--max_unreadable", type=within(0, 1), metavar="X", help="fraction of corrupt images"
     )
     made.add_argument("--out", type=Path, metavar="DIR", help="write JSON, CSV and PNG files there")
     return made.parse_args(arguments)
@@ -70,37 +69,29 @@ def run(arguments: Sequence[str]) -> None:
         weights.check_no_run(flags.out, "--out")
         check_parent(flags.out / "summary.json")
     found = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
-    settings = settings_of(found, run_options(found), vars(flags))
-    check_source(settings, found, [*flags.trust, own_reference(flags.source or "")])
-    dataset = inference.open_split(settings, flags.split, found.model.channels)
+    found, config = options.with_flags(found, vars(flags))
+    named = [*flags.trust, own_reference(flags.source or "")]
+    dataset = options.open_images(found, config, flags.split, named)
     matching = match(found.classes, found.model.classes, dataset.classes, dataset.name, flags.match)
-    only = flags.among == "source" and matching.among_more
-    classifier = Classifier(found, settings, inference.local_mesh(), matching.outputs, only=only)
-    matching = matching.restricted() if only else matching
-    unreadable = data.Unreadable(
-        flags.split, len(dataset), settings.max_unreadable, "--max_unreadable"
-    )
+    if flags.among == "source":
+        matching = matching.restricted()
+    evaluator = Evaluator(found, config, matching)
+    share = config.data.max_unreadable
+    unreadable = data.Unreadable(flags.split, len(dataset), share, "--max_unreadable")
     unreadable.connect(lambda name, why: console.warn(f"{name} cannot be decoded: {why}"))
     console.note(f"evaluating {_named(flags.weights, found.origin)} on {dataset.describe()}")
     start = time.perf_counter()
     with _progress(len(dataset)) as advance:
-        outcomes = inference.evaluate(
-            classifier,
-            dataset,
-            settings,
-            unreadable,
-            matching.outputs,
-            batch=flags.batch,
-            advance=advance,
-        )
+        outputs = evaluator.evaluate(dataset, unreadable, flags.batch, advance)
     evaluation = Evaluation(
         weights=_named(flags.weights, found.origin),
         data=dataset.describe(),
         split=flags.split,
-        settings=settings,
         matching=matching,
-        outcomes=outcomes,
+        outputs=outputs,
         unreadable=unreadable,
+        preprocessing=options.preprocessing(found, config),
+        label_smoothing=options.label_smoothing(config),
         seconds=time.perf_counter() - start,
     )
     screen = report.screen()
@@ -112,7 +103,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.out:
         paths = report.write(evaluation, flags.out, dataset.source.where, environment())
         rows.append(("written", f"{flags.out}: {', '.join(path.name for path in paths)}"))
-    console.closing(rows, f"evaluated on {len(outcomes):,} images")
+    console.closing(rows, f"evaluated on {evaluation.images:,} images")
 
 
 def _named(path: Path, origin: str) -> str:

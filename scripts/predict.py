@@ -14,19 +14,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from evaluating.flags import ended, parser
 
 from largebatch import weights
+from largebatch.data import folder
 from largebatch.errors import ConfigError, DataError
-from largebatch.files import check_parent, replacing
+from largebatch.files import check_parent, printable, replacing
 from largebatch.tracking import Console
-from largebatch.weights.evaluation import inference, report
-from largebatch.weights.evaluation.classes import class_names
-from largebatch.weights.evaluation.classifier import TOP, Classifier
-from largebatch.weights.evaluation.images import find_images
-from largebatch.weights.evaluation.settings import run_options, settings_of
+from largebatch.weights.evaluation import options, report
+from largebatch.weights.evaluation.classes import unmatched
+from largebatch.weights.evaluation.inference import TOP, Evaluator, predictions
 
 _JSON = (".json", ".jsonl")
 
@@ -34,7 +33,7 @@ _JSON = (".json", ".jsonl")
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     made = parser(__doc__, "predict.py WEIGHTS IMAGE_OR_FOLDER … [options]")
-    made.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="file or folder")
+    made.add_argument("images", nargs="+", metavar="IMAGE", help="file or folder")
     made.add_argument("--top", type=int, default=TOP, metavar="N", help=f"classes to name ({TOP})")
     made.add_argument(
         "--json",
@@ -56,18 +55,27 @@ def run(arguments: Sequence[str]) -> None:
         check_parent(Path(flags.json))
     if flags.top < 1:
         raise ConfigError(f"--top={flags.top}: expected 1 or more")
-    files = find_images(flags.images)
+    files = folder.find_files(flags.images)
     read = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
-    settings = settings_of(read, run_options(read), vars(flags))
-    names, note = class_names(read.classes, read.model.classes)
+    read, config = options.with_flags(read, vars(flags))
+    classes = unmatched(read.classes, read.model.classes)
     console = Console(file=sys.stderr)
-    if note:
-        console.note(note)
-    outputs = np.arange(len(names), dtype=np.int32)
-    classifier = Classifier(read, settings, inference.local_mesh(), outputs, top=flags.top)
+    if classes.note:
+        console.note(classes.note)
+    evaluator = Evaluator(read, config, classes, top=flags.top)
+
+    def predicted() -> Iterator[dict[str, Any]]:
+        absent = {file: reason for file in files if (reason := _unreadable(file))}
+        given = [file for file in files if file not in absent]
+        images = options.open_files(read, config, given) if given else ()
+        found = predictions(evaluator, images, classes.classes, flags.batch)
+        for file in files:
+            result = {"error": absent[file]} if file in absent else next(found)
+            yield {"file": printable(file), **result}
+
     rows, failed = [], 0
     with _lines_to(flags.json) as write:
-        for each in inference.predict(classifier, files, settings, names, batch=flags.batch):
+        for each in predicted():
             write(json.dumps(each, ensure_ascii=False))
             if error := each.get("error"):
                 failed += 1
@@ -82,6 +90,15 @@ def run(arguments: Sequence[str]) -> None:
             f"{failed:,} of {len(files):,} files have no prediction, for the reasons above; fix or "
             "remove them"
         )
+
+
+def _unreadable(file: str) -> str:
+    """Return why a file cannot be read; '' if it can."""
+    try:
+        open(file, "rb").close()
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return ""
 
 
 @contextlib.contextmanager

@@ -3,15 +3,13 @@
 from largebatch.data.augment import Augment
 from largebatch.data.dataset import Dataset, open_dataset
 from largebatch.data.feed import (
-    PIECE,
     EvaluationBatch,
     Microbatch,
     Reading,
     View,
     cores,
     evaluation_batches,
-    rectangular_views,
-    square_views,
+    evaluation_views,
     train_microbatches,
 )
 from largebatch.data.order import Order, fingerprint
@@ -30,7 +28,6 @@ from largebatch.data.source import (
 from largebatch.data.unreadable import Unreadable
 
 __all__ = [
-    "PIECE",
     "Augment",
     "Dataset",
     "EvaluationBatch",
@@ -48,12 +45,11 @@ __all__ = [
     "cores",
     "differing",
     "evaluation_batches",
+    "evaluation_views",
     "fingerprint",
     "identity",
     "open_dataset",
     "open_source",
-    "rectangular_views",
     "sampled",
-    "square_views",
     "train_microbatches",
 ]

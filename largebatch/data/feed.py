@@ -29,6 +29,7 @@ _MIB = 1 << 20
 PIECE = 32 * _MIB
 """Greatest bytes of images that a thread reads at a time: some 200 photographs, or 0.2 s. Smaller
 pieces cost more overhead, larger ones delay the first batch."""
+_AHEAD = 512 * _MIB  # of images that each process reads ahead
 _MOST = 256  # pieces that wait or are in work: all of them are begun before the first is needed
 _SPARE = 2  # buffers that are kept
 _HEADERS = 256  # image files whose headers a thread reads at a time
@@ -47,6 +48,16 @@ class Reading:
     threads: int = 1
     memory_bytes: int = 256 * _MIB
     piece_bytes: int = PIECE
+
+    @classmethod
+    def of(cls, threads: int = 0) -> "Reading":
+        """Return the reading of a split with 512 MiB, two pieces for each thread.
+
+        Args:
+            threads: Number of threads; 0: one for each core.
+        """
+        threads = threads or cores()
+        return cls(threads, _AHEAD, min(PIECE, _AHEAD // (2 * threads)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +265,23 @@ class View:
 
     shape: tuple[int, int]
     ids: np.ndarray
+
+
+def evaluation_views(
+    dataset: Dataset, reading: Reading, side: int = 0, *, rectangular: bool
+) -> tuple["View", ...]:
+    """Return the examples by the shape at which they are evaluated.
+
+    Args:
+        dataset: The validation split.
+        reading: Threads.
+        side: Pixels of the shorter side; 0 is the dataset's own.
+        rectangular: Whether shapes are near each image's aspect, see `rectangular_views`.
+
+    Raises:
+        DataError: An example cannot be read.
+    """
+    return rectangular_views(dataset, reading, side) if rectangular else square_views(dataset, side)
 
 
 def square_views(dataset: Dataset, side: int = 0) -> tuple[View, ...]:

@@ -2,13 +2,13 @@
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from largebatch.data.prefetch import in_threads
 from largebatch.data.randomness import held_out
-from largebatch.data.ranges import WHOLE, RangeSource, Storage, absolute, storage_of
+from largebatch.data.ranges import WHOLE, Disk, RangeSource, Storage, absolute, storage_of
 from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
 from largebatch.environment import command_path
 from largebatch.errors import DataError
@@ -96,6 +96,40 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> RangeSource:
     rows = np.column_stack([np.zeros_like(labels), np.full_like(labels, WHOLE), labels])
     lengths = np.ones(len(paths), np.int64)
     return RangeSource(spec, split, tuple(classes), storage, paths, lengths, rows, note)
+
+
+def find_files(paths: Iterable[str]) -> list[str]:
+    """Return the given files, and the images in and below the given folders, sorted.
+
+    Hidden files, links to folders and files without the suffix of an image are left out of folders.
+    A file that was given by name is not opened yet.
+
+    Raises:
+        DataError: A folder has no images.
+    """
+    files = []
+    for path in paths:
+        if not os.path.isdir(path):
+            files.append(path)
+            continue
+        inside = sorted(os.path.join(path, name) for name in _images(Disk(path), "")[0])
+        if not inside:
+            raise DataError(
+                f"{path} has no images (suffixes: {' '.join(SUFFIXES)}); use another folder, or "
+                "name the files"
+            )
+        files += inside
+    return files
+
+
+def open_files(files: Sequence[str]) -> RangeSource:
+    """Return image files as a source of one class, whose label means nothing."""
+    count = len(files)
+    rows = np.column_stack([np.zeros(count), np.full(count, WHOLE), np.zeros(count)])
+    lengths = np.ones(count, np.int64)
+    return RangeSource(
+        "files", "validation", ("",), Disk(""), files, lengths, rows.astype(np.int64), "files"
+    )
 
 
 def class_order(names: Iterable[str]) -> list[str]:

@@ -34,23 +34,24 @@ def open_split(
       opener: `data.open_dataset`, or one that keeps what it has opened.
       whole: whether class folders without splits are the validation split.
     """
+    return opener(config.data.source, split, source_options(config, whole=whole))
+
+
+def source_options(config: Config, *, whole: bool = False) -> data.SourceOptions:
+    """Return what a dataset must deliver; arguments as of `open_split`."""
     options = config.data
-    return opener(
-        options.source,
-        split,
-        data.SourceOptions(
-            image_size=options.image_size,
-            examples=options.examples,
-            classes=options.classes,
-            data_dir=options.data_dir,
-            crop_area=options.crop_area,
-            crop_ratio=options.crop_ratio,
-            evaluation_crop=options.evaluation_crop,
-            resampling=options.resampling,
-            validation_split=options.validation_split,
-            whole=whole,
-            cache_bytes=int(options.cache_gb * 1e9),
-        ),
+    return data.SourceOptions(
+        image_size=options.image_size,
+        examples=options.examples,
+        classes=options.classes,
+        data_dir=options.data_dir,
+        crop_area=options.crop_area,
+        crop_ratio=options.crop_ratio,
+        evaluation_crop=options.evaluation_crop,
+        resampling=options.resampling,
+        validation_split=options.validation_split,
+        whole=whole,
+        cache_bytes=int(options.cache_gb * 1e9),
     )
 
 

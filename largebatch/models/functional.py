@@ -139,6 +139,13 @@ class Model:
         """
         return _wide(self.module(params, stats)(images))
 
+    def evaluate(
+        self, params: PyTree, stats: PyTree, images: jax.Array, *, flip: bool
+    ) -> jax.Array:
+        """Return logits as from `apply`; with ``flip``, their mean with those of mirror images."""
+        logits = self.apply(params, stats, images)
+        return (logits + self.apply(params, stats, images[:, :, ::-1])) / 2 if flip else logits
+
     def apply_train(
         self, params: PyTree, stats: PyTree, images: jax.Array, mode: BatchMode
     ) -> tuple[jax.Array, PyTree]:

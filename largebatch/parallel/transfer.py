@@ -1,7 +1,8 @@
 """Transfer of batches to the devices, ahead of their step."""
 
-from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple
+import collections
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -9,6 +10,8 @@ from jax.sharding import Mesh
 from largebatch import data
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.parallel import from_local
+
+S, T = TypeVar("S"), TypeVar("T")
 
 # Batches on the devices before their step: one is being sent while another waits.
 AHEAD = 2
@@ -80,3 +83,19 @@ def on_devices(
         watchdog.poll()
 
     return data.ahead(batches, send, AHEAD, poll=poll, patience=watchdog.patience)
+
+
+def computed(batches: Iterable[S], program: Callable[[S], T]) -> Generator[T]:
+    """Yield the result of a program for each batch, on the host.
+
+    Args:
+      batches: on the devices.
+      program: dispatched for at most ``IN_FLIGHT`` batches before the first result is awaited.
+    """
+    pending: collections.deque[T] = collections.deque()
+    for batch in batches:
+        pending.append(program(batch))
+        if len(pending) >= IN_FLIGHT:
+            yield jax.device_get(pending.popleft())
+    while pending:
+        yield jax.device_get(pending.popleft())

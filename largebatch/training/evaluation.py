@@ -13,7 +13,7 @@ from largebatch.checkpoint.file import on_devices
 from largebatch.errors import DataError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums
-from largebatch.parallel.transfer import IN_FLIGHT, OnDevices
+from largebatch.parallel.transfer import OnDevices, computed
 from largebatch.training import statistics
 from largebatch.training.dispatch import control_flags
 from largebatch.training.stage import Stage
@@ -136,24 +136,23 @@ def _evaluate_set(
     """Evaluate ``state`` and its averaged weights, if any, on one of the validation sets."""
     start = time.perf_counter()
     networks = [state] if state.ema is None else [state, state.ema]
-    pending = []
+
+    def program(batch: OnDevices) -> list[tuple[Sums, jax.Array | None]]:
+        asked = bool(watchdog.requested)
+        found = [evaluate_batch(stage, n.params, n.stats, batch, asked) for n in networks]
+        if counts is not None:
+            _count(counts, batch)
+        return found
+
+    found = []
     with contextlib.closing(stage.validation_batches(name, watchdog)) as batches:
-        for batch in batches:
-            asked = bool(watchdog.requested)
-            found = [evaluate_batch(stage, n.params, n.stats, batch, asked) for n in networks]
-            pending.append(found)
-            if counts is not None:
-                _count(counts, batch)
-            if len(pending) >= IN_FLIGHT:
-                oldest = pending[-IN_FLIGHT] = jax.device_get(pending[-IN_FLIGHT])
-                stop = oldest[0][1]
-                if stop is not None and stop > 0:  # the same number on all processes
-                    raise Interrupted(watchdog.requested or "another process was asked to stop")
-    pending, expected = jax.device_get(pending), len(stage.validation_sets[name])
-    seconds = time.perf_counter() - start
-    own, *averaged = (
-        _result(expected, [found[i][0] for found in pending], seconds) for i in range(len(networks))
-    )
+        for results in computed(batches, program):
+            found.append([sums for sums, _ in results])
+            stop = results[0][1]
+            if stop is not None and stop > 0:  # the same number on all processes
+                raise Interrupted(watchdog.requested or "another process was asked to stop")
+    expected, seconds = len(stage.validation_sets[name]), time.perf_counter() - start
+    own, *averaged = (_result(expected, sums, seconds) for sums in zip(*found, strict=True))
     return dataclasses.replace(own, ema=averaged[0]) if averaged else own
 
 

@@ -21,8 +21,6 @@ from largebatch.training.state import TrainState
 from largebatch.training.steps import Steps
 
 PyTree = Any
-_AHEAD_BYTES = 2**29
-"""Memory of each process for images that have been read ahead."""
 
 
 class Splits(NamedTuple):
@@ -273,9 +271,9 @@ class Stage:
         """The examples of each validation set by the shape at which they are seen."""
         options = self.plan.config.data
         return {
-            name: data.rectangular_views(source, self._reading, options.evaluation_size)
-            if options.rectangular
-            else data.square_views(source, options.evaluation_size)
+            name: data.evaluation_views(
+                source, self._reading, options.evaluation_size, rectangular=options.rectangular
+            )
             for name, source in self.validation_sets.items()
         }
 
@@ -343,12 +341,7 @@ class Stage:
     @property
     def _reading(self) -> data.Reading:
         """Threads and memory of reading."""
-        threads = self.plan.config.data.threads or data.cores()
-        return data.Reading(
-            threads=threads,
-            memory_bytes=_AHEAD_BYTES,
-            piece_bytes=min(data.PIECE, _AHEAD_BYTES // (2 * threads)),  # two for each thread
-        )
+        return data.Reading.of(self.plan.config.data.threads)
 
 
 def stage_at(stages: Sequence[Stage], step: int) -> Stage:

@@ -393,10 +393,8 @@ class Steps:
             flags: jax.Array | None = None,
         ) -> tuple[Sums, jax.Array | None]:
             pixels = self.objective.pixels(images)
-            logits = self.model.apply(params, stats, pixels)
-            if self.plan.config.data.evaluation_flip:
-                mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
-                logits = (logits + mirrored) / 2
+            flip = self.plan.config.data.evaluation_flip
+            logits = self.model.evaluate(params, stats, pixels, flip=flip)
             sums = self.objective.sums(logits, labels, weights)
             return parallel.sum_over_devices((sums, None if flags is None else flags[0]))
 

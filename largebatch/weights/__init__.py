@@ -3,7 +3,7 @@
 from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
 from largebatch.weights.fine_tuning import beginning, initial
 from largebatch.weights.reading import read
-from largebatch.weights.run import check_no_run, options_at
+from largebatch.weights.run import check_no_run
 from largebatch.weights.verification import Comparison, check_read_back, compare
 from largebatch.weights.weights import Weights, WeightsError
 
@@ -22,6 +22,5 @@ __all__ = [
     "export",
     "format_of",
     "initial",
-    "options_at",
     "read",
 ]

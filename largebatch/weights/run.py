@@ -23,7 +23,7 @@ from largebatch.weights.weights import Weights, WeightsError, checked
 
 # What determines the network and its evaluation. Options of other sections may change between
 # versions of this program; old checkpoints stay readable.
-_SECTIONS = ("model", "norm", "data")
+_SECTIONS = ("model", "norm", "data", "loss")
 _AVERAGES = "ema/"  # their arrays in a checkpoint: the field of TrainState
 _LOGS = ("metrics.jsonl", "events.jsonl")  # of a run without checkpoints too
 
@@ -161,7 +161,7 @@ def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[st
     except (Rejected, OtherVersion) as error:
         raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
     try:
-        config = options_at(about, _SECTIONS)
+        config = _options(about)
         shape = _image_shape(about, config)
     except UserError as error:
         raise CheckpointError(
@@ -198,23 +198,18 @@ def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[st
         "origin": f"{path}, averaged weights" if ema else str(path),
         "data": config.data.source,
     }
-    return dataclasses.replace(checked(fields, str(path)).weights(*trees), manifest=about)
+    return dataclasses.replace(checked(fields, str(path)).weights(*trees), options=config)
 
 
-def options_at(about: Manifest, sections: Sequence[str]) -> Config:
+def _options(about: Manifest) -> Config:
     """Return the options of a run at the step of one of its checkpoints.
-
-    Args:
-      about: the checkpoint's manifest.
-      sections: those that are needed. Others may be of another version of this program; they have
-        their defaults, unless the run has stages.
 
     Raises:
       ConfigError: this version does not know one of the options.
     """
     if _is_staged(about):
         return _stage(about).config
-    return freeze({name: about.config[name] for name in sections if name in about.config})
+    return freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
 
 
 def _image_shape(about: Manifest, config: Config) -> tuple[int, int, int]:

@@ -60,7 +60,7 @@ def check_read_back(written: Written) -> None:
     """
     found = read(written.path, trust=written.weights.model.name)
     for field in dataclasses.fields(Weights):
-        if field.name in ("params", "stats", "origin", "manifest"):
+        if field.name in ("params", "stats", "origin", "options"):
             continue
         if getattr(found, field.name) != getattr(written.weights, field.name):
             raise WeightsError(f"{written.path} was read back with another {field.name}")

@@ -8,17 +8,15 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from largebatch.config import Config
 from largebatch.errors import UserError
 from largebatch.models import MODELS, Model
 from largebatch.registry import check_trusted, is_reference
 from largebatch.trees import flatten_paths
-
-if TYPE_CHECKING:
-    from largebatch.checkpoint.file import Manifest
 
 PyTree = Any
 
@@ -70,8 +68,8 @@ class Weights(About):
     """Nested dicts of float32 NumPy arrays, as from ``Model.init``."""
     stats: PyTree
     """{…: {mean, var}}, float32: the statistics that evaluation uses."""
-    manifest: "Manifest | None" = None
-    """Manifest of the checkpoint that was read; None for files."""
+    options: Config | None = None
+    """Sections model, norm, data and loss of the run at the checkpoint's step; None for files."""
 
 
 # `origin` is left out: it is a path of the machine that wrote the file.

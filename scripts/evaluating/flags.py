@@ -1,16 +1,20 @@
 """Flags of scripts/evaluate.py and scripts/predict.py for the preparation of images."""
 
 import argparse
+import contextlib
 import math
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
 from largebatch.training.memory import is_exhausted
+
+_MAX_SIDE = 2**14
 
 
 def parser(description: str | None, usage: str) -> Parser:
@@ -20,14 +24,16 @@ def parser(description: str | None, usage: str) -> Parser:
     made.add_argument("--best", action="store_true", help="best checkpoint of a run, not newest")
     made.add_argument("--ema", action="store_true", help="averaged weights of a run (schedule.ema)")
     made.add_trust()
-    made.add_argument("--image_size", type=int, metavar="N", help="pixels of a side")
-    made.add_argument("--crop", type=float, metavar="X", help="fraction of the shorter side to use")
+    side = within(1, _MAX_SIDE, int)
+    made.add_argument("--image_size", type=side, metavar="N", help="pixels of a side")
+    share = within(0.001, 1)
+    made.add_argument("--crop", type=share, metavar="X", help="fraction of the shorter side to use")
     made.add_argument(
         "--resampling", choices=("linear", "antialias"), metavar="HOW", help="linear or antialias"
     )
     levels = "of each channel, grey levels 0 to 255"
     made.add_argument("--mean", type=_numbers, metavar="A,B,C", help=levels)
-    made.add_argument("--std", type=_numbers, metavar="A,B,C", help=levels)
+    made.add_argument("--std", type=_positive, metavar="A,B,C", help=levels)
     made.add_argument(
         "--flip", action=argparse.BooleanOptionalAction, help="average with the mirror image"
     )
@@ -57,6 +63,25 @@ def ended(run: Callable[[], None]) -> int:
             ) from error
 
     return exit_code(attempt)
+
+
+def within(low: float, high: float, kind: type = float) -> Callable[[str], Any]:
+    """Return the type of a flag: a number from low to high."""
+
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"expected {low:,} to {high:,}, got {text!r}")
+
+    return read
+
+
+def _positive(text: str) -> tuple[float, ...]:
+    found = _numbers(text)
+    if min(found) <= 0:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text!r}")
+    return found
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ import pytest
 
 from largebatch.models import loss as losses
 from largebatch.models.loss import Partners
-from largebatch.weights.evaluation.classifier import per_image
+from largebatch.weights.evaluation.inference import per_image
 
 classification_sums = jax.jit(
     losses.classification_sums, static_argnames=("kind", "target_threshold")

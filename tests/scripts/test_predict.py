@@ -153,8 +153,10 @@ def test_mistakes_are_one_line(kinds, tmp_path, capsys):
     for arguments, words in (
         ((tmp_path,), "has no images"),
         ((kinds, "--top=0"), "--top=0"),
-        ((kinds, "--crop=2"), "--crop=2"),
-        ((kinds, "--crop=0"), "--crop=0"),
+        ((kinds, "--crop=2"), "--crop"),
+        ((kinds, "--crop=0"), "--crop"),
+        ((kinds, "--image_size=0"), "--image_size"),
+        ((kinds, "--std=50,50,0"), "--std"),
         ((kinds, "--mean=a"), "--mean: expected numbers with commas between, got 'a'"),
         ((kinds, "--std=nan,1,1"), "--std: expected numbers"),
     ):

@@ -15,7 +15,7 @@ from largebatch.data import open_source
 from largebatch.data.source import MEAN, STD
 from largebatch.errors import CheckpointError
 from largebatch.training.state import Averages, TrainState
-from largebatch.weights import options_at, read
+from largebatch.weights import read
 from tests.weights.samples import SMALL, same, sample
 
 OPTIONS = {
@@ -142,7 +142,7 @@ def test_image_size_and_options_are_those_of_the_checkpoints_stage(tmp_path):
         checkpoint(tmp_path, step, batch=batch, data={"image_size": 8})
         found = read(tmp_path)
         assert found.image_shape == (side, side, 1)
-        assert options_at(found.manifest, ("data",)).data.image_size == side
+        assert found.options.data.image_size == side
     checkpoint(tmp_path, 61, data={"evaluation_size": 24})
     assert read(tmp_path).image_shape == (24, 24, 1)
 

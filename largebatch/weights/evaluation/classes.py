@@ -30,40 +30,49 @@ class Matching:
 
     Attributes:
         classes: Names of the outputs.
-        outputs: int32 (classes of the dataset,): the output of each label of the dataset.
+        outputs: int32 (classes of the dataset,): the class of each label of the dataset.
         note: How they were matched, for the user; '' for the same names in the same order.
+        columns: int32 (classes,): the network's output of each class.
     """
 
     classes: tuple[str, ...]
     outputs: np.ndarray
     note: str
+    columns: np.ndarray
 
-    @property
-    def among_more(self) -> bool:
-        """Whether the network has classes that the dataset lacks."""
-        return len(self.outputs) < len(self.classes)
+    @classmethod
+    def of(cls, classes: tuple[str, ...], outputs: Sequence[int], note: str) -> "Matching":
+        """Return a matching of which all outputs of the network are classes."""
+        columns = np.arange(len(classes), dtype=np.int32)
+        return cls(classes, np.asarray(outputs, np.int32), note, columns)
 
     def restricted(self) -> "Matching":
-        """Return the matching for a network of which only the dataset's outputs are used."""
+        """Return the matching for which only the outputs of the dataset's classes are used."""
         count = len(self.outputs)
+        if count == len(self.classes):
+            return self
         return Matching(
             tuple(self.classes[output] for output in self.outputs),
             np.arange(count, dtype=np.int32),
             f"{self.note}; only their {count:,} outputs are used".removeprefix("; "),
+            self.columns[self.outputs],
         )
 
 
-def class_names(names: Sequence[str], outputs: int) -> tuple[tuple[str, ...], str]:
-    """Return names for a network's outputs, and what was assumed ('' if nothing).
+def unmatched(names: Sequence[str], outputs: int) -> Matching:
+    """Return the classes of a network without a dataset; the note says what was assumed.
 
     1,000 outputs without names are ImageNet's classes, named by WordNet id in their usual order.
     Any other number of outputs without names are named by their numbers.
     """
-    if names:
-        return tuple(names), ""
-    if outputs == len(imagenet_classes()):
-        return imagenet_classes(), _ASSUMED
-    return _numbers(outputs), "the weights name no classes; the names are label numbers"
+    note = ""
+    if not names:
+        is_imagenet = outputs == len(imagenet_classes())
+        names = imagenet_classes() if is_imagenet else _numbers(outputs)
+        note = (
+            _ASSUMED if is_imagenet else "the weights name no classes; the names are label numbers"
+        )
+    return Matching.of(tuple(names), range(outputs), note)
 
 
 def match(
@@ -109,7 +118,7 @@ def _by_name(
     names: tuple[str, ...], classes: tuple[str, ...], source: str, remedy: str = _BY_NUMBER
 ) -> Matching:
     if names == classes:
-        return Matching(names, np.arange(len(names), dtype=np.int32), "")
+        return Matching.of(names, range(len(names)), "")
     places = {name: output for output, name in enumerate(names)}
     if unknown := [name for name in classes if name not in places]:
         raise DataError(
@@ -128,7 +137,7 @@ def _by_name(
         note += f" among the {len(names):,} of the weights"
     else:
         note += ", in another order than the weights'"
-    return Matching(names, np.array([places[name] for name in classes], np.int32), note)
+    return Matching.of(names, [places[name] for name in classes], note)
 
 
 def _by_number(
@@ -154,12 +163,8 @@ def _by_number(
         )
     if len(classes) < outputs:
         note += f", {len(classes):,} of {outputs:,}"
-    named = names or _numbers(outputs)
-    return Matching(
-        named if numbers else classes,
-        np.array(found, np.int32),
-        "" if names == classes else note,
-    )
+    named = (names or _numbers(outputs)) if numbers else classes
+    return Matching.of(named, found, "" if names == classes else note)
 
 
 def _numbers(count: int) -> tuple[str, ...]:

@@ -1,71 +1,220 @@
-"""Runs a network over every image of a split, or over files, with training's own reading."""
+"""Runs a network over every image of a split, or over files, with training's own reading.
 
-import collections
+No array of images × classes is kept. The device reduces the logits of each image to the most
+probable classes and a few numbers: about 70 bytes an image.
+"""
+
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.data import Split
-from largebatch.errors import ConfigError, DataError
+from largebatch.config import Config
+from largebatch.errors import ConfigError
+from largebatch.models.loss import Sums, classification_sums
 from largebatch.parallel import processes
-from largebatch.parallel.transfer import IN_FLIGHT, on_devices
-from largebatch.weights.evaluation.classifier import Classifier, Outputs
-from largebatch.weights.evaluation.images import ImageFiles
-from largebatch.weights.evaluation.settings import Settings
+from largebatch.parallel.transfer import OnDevices, computed, on_devices
+from largebatch.weights.evaluation.classes import Matching
+from largebatch.weights.evaluation.options import label_smoothing
+from largebatch.weights.weights import Weights
 
+TOP = 5
 _PER_DEVICE = 64
-_MEMORY_BYTES = 512 << 20
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcomes:
-    """The outputs for all images of a split, in the order of their ids.
+class Outputs(NamedTuple):
+    """For each image; arrays of the device or of the host."""
 
-    Attributes:
-        labels: int32 (images,), among the classes of the logits.
-        outputs: On the host.
-    """
-
-    labels: np.ndarray
-    outputs: Outputs
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    label: Any
+    """int32 (images,), among the classes of the logits."""
+    loss: Any
+    """float32 (images,): −log of the label's probability, nats."""
+    smoothed_loss: Any
+    """float32 (images,): the same with smoothed labels, as in training."""
+    brier: Any
+    """float32 (images,): Σ over classes of (probability − target)², 0 to 2."""
+    label_probability: Any
+    """float32 (images,)."""
+    top: Any
+    """int32 (images, k): the k most probable classes; −1 if the probabilities are not finite. k is
+    5, or the number of classes if there are fewer."""
+    probabilities: Any
+    """float32 (images, k): of `top`; NaN if they are not finite."""
+    top1: Any
+    """bool (images,): the label is the most probable class; False without finite probabilities."""
+    top5: Any
+    """bool (images,): the label is one of the five most probable classes; likewise."""
 
     @property
-    def predicted(self) -> np.ndarray:
+    def predicted(self) -> Any:
         """int32 (images,): the most probable class, −1 without finite probabilities."""
-        return self.outputs.top[:, 0]
+        return self.top[:, 0]
 
     @property
-    def confidence(self) -> np.ndarray:
+    def confidence(self) -> Any:
         """float32 (images,): the probability of the most probable class."""
-        return self.outputs.probabilities[:, 0]
+        return self.probabilities[:, 0]
 
 
-def open_split(settings: Settings, split: Split, channels: int) -> data.Dataset:
-    """Open the images to evaluate on, with the network's number of channels.
+def per_image(
+    logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0, top: int = TOP
+) -> Outputs:
+    """Reduce the logits of a batch, on the device.
 
-    Raises:
-        DataError: They cannot be opened, or there are none.
-        ConfigError: A setting does not fit the source.
+    Args:
+        logits: (images, classes).
+        labels: int32 (images,).
+        label_smoothing: Label smoothing of `Outputs.smoothed_loss`.
+        top: k of `Outputs.top`.
     """
-    found = data.open_dataset(settings.source, split, settings.options)
-    if not len(found):
-        raise DataError(f"{found.name} has no {split} images; use another --split or --source")
-    return found.with_channels(channels, settings.mean, settings.std)
+
+    def sums(smoothing: float) -> Sums:
+        def one(logits: jax.Array, label: jax.Array) -> Sums:
+            return classification_sums(logits[None], label[None], jnp.ones(1), smoothing)
+
+        return jax.vmap(one)(logits, labels)
+
+    plain = sums(0.0)
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    probabilities = jax.nn.softmax(logits)
+    target = jax.nn.one_hot(labels, logits.shape[1], dtype=probabilities.dtype)
+    # By logits: rounding may make probabilities equal whose logits are not.
+    _, first = jax.lax.top_k(logits, min(top, logits.shape[1]))
+    finite = jnp.isfinite(probabilities).all(axis=1)  # top_k sorts NaN first, comparisons last
+    return Outputs(
+        label=labels,
+        loss=plain.loss,
+        smoothed_loss=sums(label_smoothing).loss if label_smoothing else plain.loss,
+        brier=jnp.square(probabilities - target).sum(axis=1),
+        label_probability=jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0],
+        top=jnp.where(finite[:, None], first, -1),
+        probabilities=jnp.take_along_axis(probabilities, first, axis=1),
+        top1=plain.top1 > 0,
+        top5=plain.top5 > 0,
+    )
 
 
-def local_mesh() -> jax.sharding.Mesh:
-    """Return a mesh of all devices of this process."""
-    processes.prepare_devices()
-    return parallel.make_mesh(jax.local_devices(), 1)
+class Evaluator:
+    """A network in evaluation mode on devices, computed as training's evaluation computes it."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: Config,
+        matching: Matching,
+        *,
+        mesh: Mesh | None = None,
+        top: int = TOP,
+    ) -> None:
+        """Copy the weights to the devices.
+
+        Args:
+            weights: The network and its normalization, from `options.with_flags`.
+            config: Preparation of images and arithmetic, likewise.
+            matching: The network's output of each label.
+            mesh: Devices of this process; None: all of them.
+            top: Number of most probable classes to keep.
+        """
+        if mesh is None:
+            processes.prepare_devices()
+            mesh = parallel.make_mesh(jax.local_devices(), 1)
+        self._mesh, self._options = mesh, config.data
+        on_cpu = mesh.devices.flat[0].platform == "cpu"
+        model = dataclasses.replace(
+            weights.model,
+            dtype=config.model.dtype,
+            pointwise="matmul" if on_cpu else "convolution",
+        )
+        mean, std = (np.asarray(x, np.float32) for x in (weights.mean, weights.std))
+        trees = weights.params, weights.stats, matching.columns, matching.outputs
+        self._replicated = jax.device_put(trees, parallel.replicated(mesh))
+        flip, smoothing = config.data.evaluation_flip, label_smoothing(config)
+
+        def compute(
+            params: Any,
+            stats: Any,
+            columns: jax.Array,
+            classes: jax.Array,
+            images: jax.Array,
+            labels: jax.Array,
+        ) -> Outputs:
+            pixels = (images.astype(jnp.float32) - mean) / std
+            logits = model.evaluate(params, stats, pixels, flip=flip)
+            return per_image(logits[:, columns], classes[labels], smoothing, top)
+
+        same, split = parallel.REPLICATED, parallel.SPLIT
+        specs = (same, same, same, same, split, split)
+        self._compute = jax.jit(parallel.map_over(mesh, compute, specs, split))
+
+    def __call__(self, batch: OnDevices) -> Outputs:
+        """Return the outputs of each row, padding included, on the devices."""
+        return self._compute(*self._replicated, batch.images, batch.labels)
+
+    def batches(
+        self, dataset: data.Dataset, unreadable: data.Unreadable, batch: int = 0
+    ) -> Generator[tuple[np.ndarray, Outputs]]:
+        """Run the network over a dataset, batch by batch.
+
+        Args:
+            dataset: The images.
+            unreadable: Counts corrupt images, which are evaluated as the mean grey.
+            batch: Rows at a time; 0 for 64 a device.
+
+        Yields:
+            Ids and outputs of each batch, on the host and without padding.
+
+        Raises:
+            ConfigError: ``batch`` is negative.
+            DataError: An image cannot be read, or too many are corrupt.
+        """
+        rows, reading = batch_size(len(dataset), self._mesh.size, batch), data.Reading.of()
+        views = data.evaluation_views(
+            dataset,
+            reading,
+            self._options.evaluation_size,
+            rectangular=self._options.rectangular,
+        )
+        batches = data.evaluation_batches(
+            dataset,
+            batch=rows,
+            rows=(0, rows),
+            reading=reading,
+            views=views,
+            unreadable=unreadable,
+        )
+        ids = (view.ids[at : at + rows] for view in views for at in range(0, len(view.ids), rows))
+        with contextlib.closing(on_devices(self._mesh, batches)) as sent:
+            for chosen, found in zip(ids, computed(sent, self), strict=True):
+                yield chosen, Outputs(*(field[: len(chosen)] for field in found))
+
+    def evaluate(
+        self,
+        dataset: data.Dataset,
+        unreadable: data.Unreadable,
+        batch: int = 0,
+        advance: Callable[[int], None] = lambda images: None,
+    ) -> Outputs:
+        """Return the outputs of a complete split, by id; arguments as for `batches`.
+
+        Args:
+            dataset: The images.
+            unreadable: Counts corrupt images.
+            batch: Rows at a time.
+            advance: Called after each batch with its number of images.
+        """
+        ids, outputs = [], []
+        for chosen, found in self.batches(dataset, unreadable, batch):
+            ids.append(chosen)
+            outputs.append(found)
+            advance(len(chosen))
+        order = np.argsort(np.concatenate(ids))  # rectangular images come by their shapes
+        return Outputs(*(np.concatenate(field)[order] for field in zip(*outputs, strict=True)))
 
 
 def batch_size(images: int, devices: int, requested: int = 0) -> int:
@@ -87,126 +236,26 @@ def batch_size(images: int, devices: int, requested: int = 0) -> int:
     return -(-rows // devices) * devices
 
 
-def batch_outputs(
-    classifier: Classifier,
-    dataset: data.Dataset,
-    settings: Settings,
-    unreadable: data.Unreadable,
-    *,
-    batch: int = 0,
-) -> Generator[tuple[np.ndarray, np.ndarray, Outputs]]:
-    """Run the network over a dataset, batch by batch.
-
-    Args:
-        classifier: The network.
-        dataset: The images.
-        settings: How they are prepared.
-        unreadable: Counts corrupt images, which are evaluated as the mean grey.
-        batch: Rows at a time; 0 for 64 a device.
-
-    Yields:
-        Ids, labels of the dataset, and outputs of each batch, on the host and without padding.
-
-    Raises:
-        ConfigError: ``batch`` is negative.
-        DataError: An image cannot be read, or too many are corrupt.
-    """
-    rows, threads = batch_size(len(dataset), classifier.mesh.size, batch), data.cores()
-    piece = min(data.PIECE, _MEMORY_BYTES // (2 * threads))  # one in work, one waiting per thread
-    reading = data.Reading(threads=threads, memory_bytes=_MEMORY_BYTES, piece_bytes=piece)
-    if settings.rectangular:
-        views = data.rectangular_views(dataset, reading, settings.side)
-    else:
-        views = data.square_views(dataset, settings.side)
-    batches = data.evaluation_batches(
-        dataset,
-        batch=rows,
-        rows=(0, rows),
-        reading=reading,
-        views=views,
-        unreadable=unreadable,
-    )
-    ids = (view.ids[at : at + rows] for view in views for at in range(0, len(view.ids), rows))
-    pending: collections.deque = collections.deque()
-
-    def oldest() -> tuple[np.ndarray, np.ndarray, Outputs]:
-        chosen, labels, outputs = pending.popleft()
-        labels, outputs = jax.device_get((labels, outputs))
-        return chosen, labels[: len(chosen)], Outputs(*(x[: len(chosen)] for x in outputs))
-
-    with contextlib.closing(on_devices(classifier.mesh, batches)) as sent:
-        for chosen, fed in zip(ids, sent, strict=True):
-            pending.append((chosen, fed.labels, classifier(fed)))
-            if len(pending) >= IN_FLIGHT:  # bounds the batches that wait on the devices
-                yield oldest()
-    while pending:
-        yield oldest()
-
-
-def evaluate(
-    classifier: Classifier,
-    dataset: data.Dataset,
-    settings: Settings,
-    unreadable: data.Unreadable,
-    classes: np.ndarray,
-    *,
-    batch: int = 0,
-    advance: Callable[[int], None] = lambda images: None,
-) -> Outcomes:
-    """Return the outcomes of a complete split; arguments as for `batch_outputs`.
-
-    Args:
-        classifier: The network.
-        dataset: The images.
-        settings: How they are prepared.
-        unreadable: Counts corrupt images.
-        classes: int32 (labels of the dataset,): the class of each label.
-        batch: Rows at a time; 0 for 64 a device.
-        advance: Called after each batch with its number of images.
-
-    Raises:
-        DataError: An image cannot be read, or too many are corrupt.
-    """
-    ids, labels, outputs = [], [], []
-    for chosen, own, kept in batch_outputs(classifier, dataset, settings, unreadable, batch=batch):
-        ids.append(chosen)
-        labels.append(classes[own].astype(np.int32))
-        outputs.append(kept)
-        advance(len(chosen))
-    order = np.argsort(np.concatenate(ids))  # rectangular images come in the order of their shapes
-    joined = (np.concatenate(field)[order] for field in zip(*outputs, strict=True))
-    return Outcomes(np.concatenate(labels)[order], Outputs(*joined))
-
-
-def predict(
-    classifier: Classifier,
-    files: Sequence[Path],
-    settings: Settings,
-    classes: tuple[str, ...],
-    *,
-    batch: int = 0,
+def predictions(
+    evaluator: Evaluator, dataset: data.Dataset, classes: tuple[str, ...], batch: int = 0
 ) -> Generator[dict[str, Any]]:
-    """Predict each file, in order, as soon as its batch is computed.
+    """Predict each image, in order, as soon as its batch is computed.
 
     Args:
-        classifier: Keeps as many classes as are to be named.
-        files: At least one; decoded by content, whatever their suffix.
-        settings: How they are prepared.
+        evaluator: Keeps as many classes as are to be named.
+        dataset: The images.
         classes: Names of the outputs.
         batch: Images at a time; 0 for 64 a device.
 
     Yields:
-        ``{"file": …, "top": [{"class": …, "label": …, "probability": …}, …]}``, most probable
-        first, or ``{"file": …, "error": …}``.
+        ``{"top": [{"class": …, "label": …, "probability": …}, …]}``, most probable first, or
+        ``{"error": …}``.
     """
-    source, channels = ImageFiles(files, classes), len(settings.mean)
-    dataset = data.Dataset(source, settings.options)
-    dataset = dataset.with_channels(channels, settings.mean, settings.std)
-    unreadable = data.Unreadable("files", len(source), share=1.0)
+    unreadable = data.Unreadable("files", len(dataset), share=1.0)
     ready: dict[int, dict[str, Any]] = {}
     following = 0
-    for ids, _, outputs in batch_outputs(classifier, dataset, settings, unreadable, batch=batch):
-        errors = {each.example: each.reason for each in unreadable.found} | source.failed
+    for ids, outputs in evaluator.batches(dataset, unreadable, batch):
+        errors = {each.example: each.reason for each in unreadable.found}
         for row, example in enumerate(ids.tolist()):
             guesses = zip(outputs.top[row], outputs.probabilities[row], strict=True)
             top = [
@@ -215,8 +264,7 @@ def predict(
                 if label >= 0
             ]
             error = errors.get(example) or ("" if top else "the logits are not finite")
-            result = {"error": error} if error else {"top": top}
-            ready[example] = {"file": source.where(example), **result}
+            ready[example] = {"error": error} if error else {"top": top}
         while following in ready:  # rectangular images are computed in the order of their shapes
             yield ready.pop(following)
             following += 1

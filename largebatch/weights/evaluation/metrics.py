@@ -13,8 +13,7 @@ import numpy as np
 
 from largebatch.data import Unreadable
 from largebatch.weights.evaluation.classes import Matching
-from largebatch.weights.evaluation.inference import Outcomes
-from largebatch.weights.evaluation.settings import Settings
+from largebatch.weights.evaluation.inference import Outputs
 
 BINS = 15
 """Bins of a calibration curve, as in Guo et al. 2017."""
@@ -83,25 +82,21 @@ def wilson_interval(count: int, images: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PerClass:
-    """Metrics of each class; a fraction of no images is NaN.
-
-    Attributes:
-        support: int64 (classes,), images of the class.
-        predicted: int64 (classes,), images predicted as the class.
-        recall: float64 (classes,), fraction of its images predicted as it: top-1.
-        top5_recall: float64 (classes,), its top-5.
-        precision: float64 (classes,), fraction of the images predicted as it that are of it.
-        f1: float64 (classes,), 2·hits / (support + predicted).
-    """
+class PerClass(NamedTuple):
+    """Metrics of each class, (classes,) each; a fraction of no images is NaN."""
 
     support: np.ndarray
+    """int64, images of the class."""
     predicted: np.ndarray
+    """int64, images predicted as the class."""
     recall: np.ndarray
+    """float64, fraction of its images predicted as it: top-1."""
     top5_recall: np.ndarray
+    """float64, its top-5."""
     precision: np.ndarray
+    """float64, fraction of the images predicted as it that are of it."""
     f1: np.ndarray
+    """float64, 2·hits / (support + predicted)."""
 
     def worst(self, most: int) -> np.ndarray:
         """Return the classes of least recall, int64 (≤ most,); those without errors are left out.
@@ -113,16 +108,6 @@ class PerClass:
         return candidates[order][:most]
 
 
-class Pair(NamedTuple):
-    """Images of one class that were predicted as another."""
-
-    label: int
-    predicted: int
-    images: int
-    fraction: float
-    """Share of the label's images."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """An evaluation of some weights on a split, and its metrics.
@@ -131,21 +116,28 @@ class Evaluation:
         weights: Where the weights are from.
         data: What was evaluated, in words.
         split: Its name.
-        settings: How the images were prepared.
         matching: Relation between the network's classes and the data's.
-        outcomes: One for each image.
+        outputs: Of all images, by id.
         unreadable: Images that were evaluated as grey.
+        preprocessing: How the images were prepared, from `options.preprocessing`.
+        label_smoothing: Of the smoothed loss.
         seconds: From the first image to the last, compilation included.
     """
 
     weights: str
     data: str
     split: str
-    settings: Settings
     matching: Matching
-    outcomes: Outcomes
+    outputs: Outputs
     unreadable: Unreadable
+    preprocessing: dict[str, Any]
+    label_smoothing: float
     seconds: float
+
+    @property
+    def images(self) -> int:
+        """Number of images."""
+        return len(self.outputs.label)
 
     @functools.cached_property
     def matrix(self) -> np.ndarray:
@@ -156,37 +148,37 @@ class Evaluation:
         from sklearn.metrics import confusion_matrix
 
         classes = np.arange(len(self.matching.classes))
-        return confusion_matrix(self.outcomes.labels, self.outcomes.predicted, labels=classes)
+        return confusion_matrix(self.outputs.label, self.outputs.predicted, labels=classes)
 
     @functools.cached_property
     def per_class(self) -> PerClass:
         """The metrics of each class of the network."""
         from sklearn.metrics import precision_recall_fscore_support
 
-        outcomes, classes = self.outcomes, len(self.matching.classes)
+        outputs, classes = self.outputs, len(self.matching.classes)
         precision, recall, f1, support = precision_recall_fscore_support(
-            outcomes.labels, outcomes.predicted, labels=np.arange(classes), zero_division=np.nan
+            outputs.label, outputs.predicted, labels=np.arange(classes), zero_division=np.nan
         )
-        hits = np.bincount(outcomes.labels[outcomes.outputs.top5], minlength=classes)
+        support = support.astype(np.int64)
+        hits = np.bincount(outputs.label[outputs.top5], minlength=classes)
         with np.errstate(invalid="ignore"):  # 0 / 0
             top5 = hits / support
         return PerClass(support, self.matrix.sum(axis=0), recall, top5, precision, f1)
 
-    def most_confused(self, most: int) -> list[Pair]:
-        """Return the pairs of classes with most errors; equal ones in order of label."""
+    def most_confused(self, most: int) -> list[tuple[int, int, int]]:
+        """Return (label, predicted, images) of the pairs of classes with most errors.
+
+        Pairs of as many errors are in order of label.
+        """
         off = self.matrix * (1 - np.eye(len(self.matrix), dtype=np.int64))
         order = np.argsort(-off.ravel(), kind="stable")[: min(most, np.count_nonzero(off))]
-        support = self.per_class.support
-        return [
-            Pair(label, predicted, int(off[label, predicted]), off[label, predicted] / of_label)
-            for label, predicted in (divmod(int(cell), len(off)) for cell in order)
-            for of_label in (support[label],)
-        ]
+        cells = (divmod(cell, len(off)) for cell in order.tolist())
+        return [(label, predicted, int(off[label, predicted])) for label, predicted in cells]
 
     @functools.cached_property
     def reliability(self) -> Calibration:
         """The calibration curve in bins of equal width."""
-        return calibration(self.outcomes.confidence, self.outcomes.outputs.top1)
+        return calibration(self.outputs.confidence, self.outputs.top1)
 
     @functools.cached_property
     def classes_text(self) -> str:
@@ -198,26 +190,26 @@ class Evaluation:
     @functools.cached_property
     def summary(self) -> dict[str, Any]:
         """The metrics by name, as in ``summary.json``; fractions, and nats an image."""
-        outputs, confidence = self.outcomes.outputs, self.outcomes.confidence
+        outputs, confidence = self.outputs, self.outputs.confidence
         quantiles = calibration(confidence, outputs.top1, quantiles=True)
         known = confidence[np.isfinite(confidence)]
         result: dict[str, Any] = {
             "weights": self.weights,
             "data": self.data,
             "split": self.split,
-            "images": len(self.outcomes),
+            "images": self.images,
             "classes": len(self.matching.outputs),
             "predicted_among": len(self.matching.classes),
             "matching": self.matching.note or "the same classes in the same order",
         }
         for name in ("top1", "top5"):
             count = int(np.count_nonzero(getattr(outputs, name)))
-            result[name] = count / len(self.outcomes)
+            result[name] = count / self.images
             result[f"{name}_count"] = count
-            result[f"{name}_interval"] = list(wilson_interval(count, len(self.outcomes)))
+            result[f"{name}_interval"] = list(wilson_interval(count, self.images))
         return result | {
             "loss": _mean(outputs.loss),
-            "label_smoothing": self.settings.label_smoothing,
+            "label_smoothing": self.label_smoothing,
             "smoothed_loss": _mean(outputs.smoothed_loss),
             "brier": _mean(outputs.brier),
             "expected_calibration_error": self.reliability.expected_error,
@@ -228,7 +220,7 @@ class Evaluation:
             "unreadable": [
                 {"name": each.name, "reason": each.reason} for each in self.unreadable.found
             ],
-            "preprocessing": self.settings.preprocessing(),
+            "preprocessing": self.preprocessing,
             "seconds": self.seconds,
         }
 

@@ -65,8 +65,8 @@ def tables(evaluation: Evaluation) -> list["Table"]:
         for label in each.worst(_WORST).tolist()
     ]
     confused = [
-        (names[pair.label], names[pair.predicted], f"{pair.images:,}", f"{pair.fraction:.1%}")
-        for pair in evaluation.most_confused(_WORST)
+        (names[label], names[predicted], f"{images:,}", f"{images / each.support[label]:.1%}")
+        for label, predicted, images in evaluation.most_confused(_WORST)
     ]
     recalls = ("class", ">images", ">recall", ">in top-5", ">precision", ">F1")
     both = (
@@ -78,7 +78,7 @@ def tables(evaluation: Evaluation) -> list["Table"]:
 
 def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return the metrics of the split, as (label, value)."""
-    found, images = evaluation.summary, len(evaluation.outcomes)
+    found, images = evaluation.summary, evaluation.images
 
     def accuracy(name: str) -> str:
         low, high = found[f"{name}_interval"]
@@ -171,15 +171,14 @@ def _confusion_rows(evaluation: Evaluation) -> Iterable[Sequence[Any]]:
 def _prediction_rows(
     evaluation: Evaluation, name_of: Callable[[int], str]
 ) -> Iterable[Sequence[Any]]:
-    outcomes, names = evaluation.outcomes, evaluation.matching.classes
-    outputs = outcomes.outputs
+    outputs, names = evaluation.outputs, evaluation.matching.classes
     ranks = range(1, outputs.top.shape[1] + 1)
     yield (
         *("id", "name", "label", "class", "right", "unreadable", "loss", "probability"),
         *(column for rank in ranks for column in (f"top{rank}", f"top{rank}_probability")),
     )
     grey = set(evaluation.unreadable.ids)
-    for example, label in enumerate(outcomes.labels.tolist()):
+    for example, label in enumerate(outputs.label.tolist()):
         yield (
             *(example, name_of(example), label, names[label]),
             *(int(outputs.top1[example]), int(example in grey)),
@@ -200,21 +199,13 @@ def reliability_figure(evaluation: Evaluation) -> Any:
     ink, blue, orange = colours(3)
     bars = {"width": edges[:, 1] - edges[:, 0], "color": blue, "alpha": 0.75}
     middle = edges.mean(axis=1)
-    left.bar(middle, accuracy, edgecolor="white", label="accuracy", **bars)
+    left.bar(middle, accuracy, label="accuracy", **bars)
     pairs = zip(np.rint(accuracy * counts).astype(int), counts.astype(int), strict=True)
     ends = np.array([wilson_interval(*map(int, pair)) for pair in pairs]).reshape(-1, 2).T
-    left.errorbar(
-        confidence,
-        accuracy,
-        yerr=np.maximum([accuracy - ends[0], ends[1] - accuracy], 0),
-        fmt="o",
-        color=ink,
-        markersize=3.5,
-        linewidth=1,
-        clip_on=False,
-        label="at mean confidence, 95 %",
-    )
-    left.plot([0, 1], [0, 1], "--", color=orange, linewidth=1.2, label="calibrated")
+    beside = np.maximum([accuracy - ends[0], ends[1] - accuracy], 0)
+    label = "at mean confidence, 95 %"
+    left.errorbar(confidence, accuracy, yerr=beside, fmt="o", color=ink, label=label)
+    left.plot([0, 1], [0, 1], "--", color=orange, label="calibrated")
     left.set(xlim=_AXIS, ylim=_AXIS, xlabel="confidence", ylabel="accuracy")
     left.set_title(
         f"calibration error {summary['expected_calibration_error']:.2%} "
@@ -223,15 +214,9 @@ def reliability_figure(evaluation: Evaluation) -> Any:
     )
     left.legend(loc="upper left", frameon=False, fontsize=8)
     right.bar(middle, counts / max(1, counts.sum()), **bars)
-    for name, key, colour, style in (
-        ("mean confidence", "mean_confidence", ink, ":"),
-        ("top-1", "top1", orange, "-"),
-    ):
-        label = f"{name} {summary[key]:.2%}"
-        right.axvline(summary[key], color=colour, linestyle=style, label=label)
     right.set(xlim=_AXIS, xlabel="confidence", ylabel="fraction of images")
-    right.set_title(f"{len(evaluation.outcomes):,} images", fontsize=9)
-    right.legend(loc="best", framealpha=0.85, edgecolor="none", fontsize=8)
+    means = f"mean confidence {summary['mean_confidence']:.2%}, top-1 {summary['top1']:.2%}"
+    right.set_title(f"{evaluation.images:,} images, {means}", fontsize=9)
     return drawn
 
 
@@ -250,16 +235,15 @@ def confusion_figure(evaluation: Evaluation) -> Any:
     drawn, (axes,) = figure(1, width=side + 0.8, height=side)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     axes.grid(visible=False)
-    size = 8 if len(names) <= _COUNTED_CLASSES else 6
-    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size)
-    axes.set_yticks(range(len(names)), names, fontsize=size)
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set(xlabel="predicted", ylabel="class")
-    axes.set_title(f"{evaluation.classes_text}, {len(evaluation.outcomes):,} images", fontsize=9)
+    axes.set_title(f"{evaluation.classes_text}, {evaluation.images:,} images", fontsize=9)
     if len(names) <= _COUNTED_CLASSES:
         for row, column in zip(*np.nonzero(counts), strict=True):
             colour = "white" if fractions[row, column] > 0.55 else "black"
-            style = {"ha": "center", "va": "center", "fontsize": 6.5, "color": colour}
-            axes.text(column, row, f"{counts[row, column]:,}", **style)
+            text = f"{counts[row, column]:,}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
     drawn.colorbar(image, ax=axes, label="fraction of the class", shrink=0.75)
     return drawn
 

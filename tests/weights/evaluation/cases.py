@@ -1,7 +1,5 @@
 """Small networks, and random logits whose classes differ in how well they are recognized."""
 
-import dataclasses
-
 import jax
 import numpy as np
 
@@ -9,10 +7,8 @@ from largebatch.data import Unreadable
 from largebatch.data.source import MEAN, STD
 from largebatch.models import Model
 from largebatch.weights.evaluation.classes import Matching
-from largebatch.weights.evaluation.classifier import per_image
-from largebatch.weights.evaluation.inference import Outcomes
+from largebatch.weights.evaluation.inference import per_image
 from largebatch.weights.evaluation.metrics import Evaluation
-from largebatch.weights.evaluation.settings import settings_of
 from tests.weights.samples import sample
 
 PHOTOS = {
@@ -35,10 +31,6 @@ def weights(classes=("ant", "bee", "cow"), outputs=None, **fields):
     return sample(model, classes=tuple(classes), **fields)
 
 
-def settings(of, source="folder:x", **changes):
-    return dataclasses.replace(settings_of(of, None, {"source": source}), **changes)
-
-
 def logits_and_labels(images=400, classes=7, seed=0):
     """The last class has no images, class 0 is never predicted."""
     draw = np.random.default_rng(seed)
@@ -59,9 +51,10 @@ def evaluation(logits, labels, smoothing=0.0, own=None):
         weights="random",
         data="drawn",
         split="validation",
-        settings=settings(weights(), label_smoothing=smoothing),
-        matching=Matching(tuple(f"kind {n}, [x]" for n in range(classes)), outputs, ""),
-        outcomes=Outcomes(labels, jax.device_get(outputs_of(logits, labels, smoothing))),
+        matching=Matching.of(tuple(f"kind {n}, [x]" for n in range(classes)), outputs, ""),
+        outputs=jax.device_get(outputs_of(logits, labels, smoothing)),
         unreadable=account,
+        preprocessing={"side": 24},
+        label_smoothing=smoothing,
         seconds=2.0,
     )

@@ -4,7 +4,7 @@ import pytest
 
 from largebatch.data.imagenet import classes as imagenet_classes
 from largebatch.errors import DataError
-from largebatch.weights.evaluation.classes import class_names, match
+from largebatch.weights.evaluation.classes import match, unmatched
 
 ANIMALS = ("cat", "dog", "eel")
 SOME = (imagenet_classes()[7], imagenet_classes()[0])
@@ -42,14 +42,14 @@ def test_matches(names, outputs, data, how, found, classes):
     matching = match(names, outputs, data, "folder:x", how)
     assert matching.outputs.tolist() == found
     assert matching.classes == (names if classes is None else classes)
-    assert matching.among_more == (len(data) < outputs)
     assert (matching.note == "") == (names == data)
 
 
 def test_a_subset_among_its_own_classes():
     own = match(ANIMALS, 3, ("eel", "dog"), "folder:x").restricted()
     assert (own.classes, own.outputs.tolist()) == (("eel", "dog"), [0, 1])
-    assert not own.among_more
+    assert own.columns.tolist() == [2, 1]
+    assert own.restricted() is own
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,6 @@ def test_mismatches(names, outputs, data, how, remedy):
 
 
 def test_names_of_outputs_without_names():
-    assert class_names((), 1000)[0] == imagenet_classes()
-    assert class_names((), 2)[0] == ("0", "1")
+    assert unmatched((), 1000).classes == imagenet_classes()
+    assert unmatched((), 2).classes == ("0", "1")
+    assert unmatched(ANIMALS, 3).note == ""

@@ -1,15 +1,13 @@
 """Conversion of channels, and image files without labels."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from largebatch import data
 from largebatch.data.dataset import Dataset, to_grey
+from largebatch.data.folder import find_files, open_files
 from largebatch.errors import DataError
-from largebatch.weights.evaluation.images import ImageFiles, find_images
 from tests.data.test_dataset import Pictures
 
 
@@ -49,20 +47,17 @@ def test_files_and_folders(tmp_path):
     for name in ("b.PNG", "a/2.jpeg", "a/10.jpg", "c.webp", ".hidden.png", ".x/in.png", "note.txt"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
+        path.write_bytes(name.encode())
     (tmp_path / "in" / "a" / "link").symlink_to(tmp_path / "in")
-    named = [tmp_path / "in" / "note.txt", Path("absent.jpg")]
-    inside = [tmp_path / "in" / name for name in ("a/10.jpg", "a/2.jpeg", "b.PNG", "c.webp")]
-    assert find_images([named[0], tmp_path / "in", named[1]]) == [named[0], *inside, named[1]]
+    named = [str(tmp_path / "in" / "note.txt"), "absent.jpg"]
+    inside = [str(tmp_path / "in" / name) for name in ("a/10.jpg", "a/2.jpeg", "b.PNG", "c.webp")]
+    found = find_files([named[0], str(tmp_path / "in"), named[1]])
+    assert found == [named[0], *inside, named[1]]
+    source = open_files(found)
+    contents, labels = source.read(np.array([2, 0]))
+    assert contents == [b"a/2.jpeg", b"note.txt"]
+    assert labels.tolist() == [0, 0]
+    assert source.where(5) == "absent.jpg"
     (tmp_path / "in" / "none").mkdir()
     with pytest.raises(DataError, match="none has no images"):
-        find_images([tmp_path / "in" / "none"])
-
-
-def test_a_file_that_cannot_be_read_is_empty_and_explained(tmp_path):
-    (tmp_path / "good").write_bytes(b"bytes")
-    records = ImageFiles([tmp_path / "absent", tmp_path / "good", tmp_path], ("a",))
-    contents, labels = records.read(np.array([1, 0, 2]))
-    assert contents == [b"bytes", b"", b""]
-    assert labels.tolist() == [0, 0, 0]
-    assert set(records.failed) == {0, 2}
+        find_files([str(tmp_path / "in" / "none")])

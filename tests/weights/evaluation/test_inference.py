@@ -8,8 +8,9 @@ from largebatch import parallel
 from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
-from largebatch.weights.evaluation.classifier import Classifier
-from largebatch.weights.evaluation.inference import batch_size
+from largebatch.weights.evaluation.classes import Matching
+from largebatch.weights.evaluation.inference import Evaluator, batch_size
+from largebatch.weights.evaluation.options import with_flags
 from tests.weights.evaluation import cases
 
 OF = cases.weights(("a", "b", "c", "d", "e", "f"))
@@ -17,13 +18,14 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (8, 24, 24, 3), np.uint8)
 LABELS = np.array([0, 1, 0, 1, 1, 0, 0, 1], np.int32)
 
 
-def found_by(devices, outputs=range(6), *, only=False, **changes):
+def found_by(devices, outputs=range(6), *, only=False, **flags):
     """Outputs for all rows, with all classes."""
     mesh = parallel.make_mesh(jax.devices()[:devices], 1)
-    settings = cases.settings(OF, **changes)
-    classifier = Classifier(OF, settings, mesh, np.array(outputs, np.int32), only=only, top=6)
+    matching = Matching.of(OF.classes, outputs, "")
+    matching = matching.restricted() if only else matching
+    evaluator = Evaluator(*with_flags(OF, flags), matching, mesh=mesh, top=6)
     images, labels = (from_local(mesh, a) for a in (IMAGES, LABELS))
-    return jax.device_get(classifier(OnDevices(images, labels)))
+    return jax.device_get(evaluator(OnDevices(images, labels)))
 
 
 def plain(images=IMAGES):

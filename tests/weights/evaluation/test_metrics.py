@@ -52,13 +52,13 @@ def test_the_summary_is_scikit_learns():
 
 def test_fractions_of_no_images():
     found = evaluation(*logits_and_labels())
-    each, outcomes = found.per_class, found.outcomes
+    each, outputs = found.per_class, found.outputs
     assert np.isnan(each.precision[0])  # never predicted
     assert np.isnan([each.recall[6], each.top5_recall[6]]).all()  # no images
-    of_class = outcomes.labels == 3
-    assert each.top5_recall[3] == outcomes.outputs.top5[of_class].mean()
+    of_class = outputs.label == 3
+    assert each.top5_recall[3] == outputs.top5[of_class].mean()
     assert (
-        found.matrix[3].tolist() == np.bincount(outcomes.predicted[of_class], minlength=7).tolist()
+        found.matrix[3].tolist() == np.bincount(outputs.predicted[of_class], minlength=7).tolist()
     )
 
 
@@ -70,10 +70,9 @@ def test_the_worst_classes_and_the_most_confused_pairs():
     assert (np.diff(found.per_class.recall[worst]) >= 0).all()
     pairs = found.most_confused(4)
     off = found.matrix * (1 - np.eye(7, dtype=int))
-    assert [pair.images for pair in pairs] == sorted(off.ravel().tolist(), reverse=True)[:4]
-    for pair in pairs:
-        assert pair.images == found.matrix[pair.label, pair.predicted]
-        assert pair.fraction == pair.images / found.per_class.support[pair.label]
+    assert [images for _, _, images in pairs] == sorted(off.ravel().tolist(), reverse=True)[:4]
+    for label, predicted, images in pairs:
+        assert images == found.matrix[label, predicted]
     labels = np.tile(np.array([0, 1, 1, 1], np.int32), 10)
     right = evaluation(np.eye(2, dtype=np.float32)[labels], labels)
     assert right.per_class.worst(5).size == 0
@@ -83,7 +82,7 @@ def test_the_worst_classes_and_the_most_confused_pairs():
 def test_images_without_finite_logits_are_wrong_everywhere():
     logits, labels = logits_and_labels()
     clean = evaluation(logits, labels)
-    hits = np.flatnonzero(clean.outcomes.outputs.top1)[:3]
+    hits = np.flatnonzero(clean.outputs.top1)[:3]
     # Its own label, which top_k puts first; another class alone; an infinity.
     logits, labels = logits.copy(), labels.copy()
     labels[hits[0]], logits[hits[0]] = 0, np.nan
@@ -94,8 +93,8 @@ def test_images_without_finite_logits_are_wrong_everywhere():
     assert found.matrix.sum() == found.reliability.counts.sum() == 397
     assert np.trace(found.matrix) == found.summary["top1_count"] == clean.summary["top1_count"] - 3
     np.testing.assert_array_equal(found.per_class.support, np.bincount(labels, minlength=7))
-    assert (found.outcomes.outputs.top[hits] == -1).all()
-    assert np.isnan(found.outcomes.outputs.probabilities[hits]).all()
+    assert (found.outputs.top[hits] == -1).all()
+    assert np.isnan(found.outputs.probabilities[hits]).all()
 
 
 def test_a_calibration_error_by_hand():

@@ -30,10 +30,10 @@ def test_the_files(tmp_path):
     assert summary["preprocessing"]["side"] == 24
 
     _, rows, columns = read(out / "predictions.csv")
-    names, outputs = found.matching.classes, found.outcomes.outputs
+    names, outputs = found.matching.classes, found.outputs
     assert columns["name"][7] == "p/7,jpg"
     assert [int(n) for n in columns["id"]] == list(range(400))
-    predicted = found.outcomes.predicted
+    predicted = found.outputs.predicted
     assert list(columns["top1"]) == [names[k] if k >= 0 else "" for k in predicted]
     assert list(columns["class"]) == [names[label] for label in labels]
     assert [cell == "1" for cell in columns["right"]] == outputs.top1.tolist()
