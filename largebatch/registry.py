@@ -129,9 +129,7 @@ def imported(reference: str, option: str) -> Any:
     return found
 
 
-def check_trusted(
-    reference: str, option: str, where: str, trust: Sequence[str], hint: str = ""
-) -> None:
+def check_trusted(reference: str, option: str, where: str, trust: Sequence[str]) -> None:
     """Check that the user has named the module of an object that a file names.
 
     Files may come from anywhere, so a module is never imported only because a file names it.
@@ -142,7 +140,6 @@ def check_trusted(
       where: the file, for messages.
       trust: what the user has named: modules, their packages, or paths of either (``a/mine.py``),
         whose directory is then added to the import path.
-      hint: what to name; empty: the module.
 
     Raises:
       ConfigError: the user has not named it.
@@ -157,8 +154,8 @@ def check_trusted(
             return
     raise ConfigError(
         f"{option}={reference} is code that {where} names, and code is never imported because a "
-        f"file names it; review it, then add --trust={hint or module} (with train.py, "
-        f"--config.{option}={reference})"
+        f"file names it; review it, then add --trust={module} or the path of that module (with "
+        f"train.py, --config.{option}={reference})"
     )
 
 

@@ -57,7 +57,7 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     made.add_argument(
         "--max_unreadable", type=within(0, 1), metavar="X", help="fraction of corrupt images"
     )
-    made.add_argument("--out", type=Path, metavar="DIR", help="write JSON, CSV and PNG files there")
+    made.add_argument("--out", type=Path, metavar="DIR", help="write JSON and CSV files there")
     return made.parse_args(arguments)
 
 

@@ -4,23 +4,21 @@ from largebatch.weights.exporting import FORMATS, Format, Written, check_target,
 from largebatch.weights.fine_tuning import beginning, initial
 from largebatch.weights.reading import read
 from largebatch.weights.run import check_no_run
-from largebatch.weights.verification import Comparison, check_read_back, compare
+from largebatch.weights.verification import verify
 from largebatch.weights.weights import Weights, WeightsError
 
 __all__ = [
     "FORMATS",
-    "Comparison",
     "Format",
     "Weights",
     "WeightsError",
     "Written",
     "beginning",
     "check_no_run",
-    "check_read_back",
     "check_target",
-    "compare",
     "export",
     "format_of",
     "initial",
     "read",
+    "verify",
 ]

@@ -30,7 +30,6 @@ class Written:
     """What an export wrote."""
 
     path: Path
-    format: Format
     weights: Weights
     """As they are in the files; `read` returns them bitwise identical, with another origin."""
     files: tuple[Path, ...]
@@ -137,7 +136,7 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
             f"{path} cannot be written ({error.strerror}); free space or use another --to"
         ) from error
     library, lines = _loading(weights, target, form)
-    return Written(target, form, weights, tuple(contents), tuple(notes), library, lines)
+    return Written(target, weights, tuple(contents), tuple(notes), library, lines)
 
 
 def _check_expressible(weights: Weights, form: Format) -> None:

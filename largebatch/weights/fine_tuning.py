@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from largebatch.data.source import differing
-from largebatch.models import Model
 from largebatch.registry import is_reference
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights.reading import read
@@ -79,26 +78,17 @@ def _check_same(weights: Weights, fresh: dict, given: dict) -> None:
 
     The number of classes of a ResNet may differ.
     """
-    resnet = weights.model.is_resnet
-    first = ["stem/conv/kernel"] if resnet else []  # its message is the clearest
+    model = weights.model
+    use = f"model.name={model.name} and the same number of classes"
+    first = []
+    if model.is_resnet:
+        first = ["stem/conv/kernel"]  # its message is the clearest
+        use = f"model.name={model.name}, model.width={model.width}, model.stem={model.stem} and "
+        use += f"images of {model.channels} channel(s)"
     for path in [*first, *fresh, *given]:
         now, then = (each[path].shape if path in each else _ABSENT for each in (fresh, given))
-        compared = slice(-1) if resnet and path in _HEAD else slice(None)
+        compared = slice(-1) if model.is_resnet and path in _HEAD else slice(None)
         if now[compared] != then[compared]:
             raise WeightsError(
-                f"{weights.origin}: {path}: expected shape {now}, got {then}; use "
-                f"{_remedy(path, now, then, weights.model)}"
+                f"{weights.origin}: {path}: expected shape {now}, got {then}; use {use}"
             )
-
-
-def _remedy(path: str, now: tuple, then: tuple, model: Model) -> str:
-    if not model.is_resnet:
-        return f"model.name={model.name} and the same number of classes"
-    if _ABSENT in (now, then):
-        return f"model.name={model.name}"
-    if path == "stem/conv/kernel":
-        if now[:2] != then[:2]:
-            return f"model.stem={model.stem}"
-        if now[2] != then[2]:
-            return f"data of {then[2]} channel(s)"
-    return f"model.name={model.name} and model.width={model.width}"

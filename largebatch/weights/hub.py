@@ -18,7 +18,6 @@ _SHAPES = {"num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's, by number."""
 _MAX_CHANNELS = 1024
-_MAX_JSON_BYTES = 16 * 2**20
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -220,8 +219,6 @@ def _shape(size: Sequence[int]) -> tuple[int, int, int]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise WeightsError(f"{path} is too large: {path.stat().st_size:,} bytes")
         return read_json(path)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror})") from error

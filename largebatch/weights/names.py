@@ -8,7 +8,6 @@
 as (classes, features); here they are HWIO and (features, classes).
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
@@ -101,8 +100,8 @@ def imported(
     Args:
       found: arrays by the names and in the layout of a style.
       where: the file, for messages.
-      stated: the network according to the file's metadata; None if it has none. The arrays do not
-        show a stem's computation and BatchNorm's epsilon, which are taken from it.
+      stated: the network according to the file's metadata; None: it is inferred from the arrays,
+        which do not show a stem's computation and BatchNorm's epsilon.
 
     Raises:
       WeightsError: a name is unknown or missing, or a shape or type is not that of a ResNet.
@@ -113,16 +112,14 @@ def imported(
     known = own_names(style)
     if unknown := [name for name in found if name not in known]:
         raise WeightsError(
-            f"{where}: {few(unknown)}: in no ResNet v1.5 with a plain stem{_hint(unknown[0])}; "
-            f"{_KNOWN}"
+            f"{where}: {few(unknown)}: in no ResNet v1.5 with a plain stem and without "
+            f"squeeze-and-excitation; {_KNOWN}"
         )
     arrays = {}
     for name, array in found.items():
         axes = np.argsort(_axes(known[name], array.ndim, style))
         arrays[known[name]] = np.ascontiguousarray(array.transpose(axes))
-    model = _inferred(arrays, where, style)
-    if stated is not None:
-        model = _completed(model, stated, where)
+    model = stated or _inferred(arrays, where, style)
     return model, *trees(model, arrays, where, style)
 
 
@@ -190,18 +187,6 @@ def _inferred(arrays: Mapping[str, np.ndarray], where: str, style: Style) -> Mod
     raise WeightsError(f"{where}: {kind} blocks, {depths} in the stages: no network; {_KNOWN}")
 
 
-def _completed(model: Model, stated: Model, where: str) -> Model:
-    """The inferred network with what its arrays do not show."""
-    blocks = stated.stem == "space_to_depth" and model.stem == "conv7"
-    stem = stated.stem if blocks else model.stem
-    complete = dataclasses.replace(model, stem=stem, epsilon=stated.epsilon)
-    for field in ("name", "classes", "channels", "width", "stem"):
-        expected, got = getattr(stated, field), getattr(complete, field)
-        if expected != got:
-            raise WeightsError(f"{where} states model.{field}={expected}, its arrays are of {got}")
-    return complete
-
-
 def _unwrapped(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = dict(found)
     while prefix := next(
@@ -209,17 +194,6 @@ def _unwrapped(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     ):
         found = {name.removeprefix(prefix): array for name, array in found.items()}
     return found
-
-
-def _hint(name: str) -> str:
-    """What an unknown name of a frequent relative means."""
-    if name.startswith(("conv1.", "stem.")):
-        return " (a deep stem, such as timm's resnet50d)"
-    if ".se." in name or ".attn" in name:
-        return " (attention or squeeze-and-excitation)"
-    if name.startswith(("module.", "backbone.")):
-        return " (saved with a wrapper around the network)"
-    return ""
 
 
 def _axes(path: str, rank: int, style: Style) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from largebatch.errors import one_line
 from largebatch.models import DEPTHS, Model
 from largebatch.weights.names import module_name
-from largebatch.weights.weights import About, WeightsError, decode
+from largebatch.weights.weights import Weights, WeightsError, decode
 
 OPSET = 17
 _IR_VERSION = 8
@@ -66,7 +66,7 @@ def encode(
     return made.SerializeToString(deterministic=True)
 
 
-def read(path: Path) -> tuple[dict[str, np.ndarray], str, About]:
+def read(path: Path) -> tuple[dict[str, np.ndarray], str, Weights]:
     """Return the arrays by torchvision's names, the path as text, and the metadata.
 
     Raises:

@@ -1,5 +1,6 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from largebatch.errors import one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
 from largebatch.weights import hub, names, onnx_file, run
-from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
+from largebatch.weights.weights import Weights, WeightsError, checked, decode
 
 PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
 _TORCH = (2, 6)
@@ -55,9 +56,9 @@ def read(
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return (run.best if best else run.newest)(LocalPlace(path), ema=ema, trust=trust)
+            return run.of_run(LocalPlace(path), best=best, ema=ema, trust=trust)
     if run.is_checkpoint(path) and not best:
-        return run.checkpoint(path, ema=ema, trust=trust)
+        return run.of_checkpoint(path.read_bytes(), str(path), path.parent.parent, ema, trust)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
     if ema:
@@ -87,9 +88,8 @@ def _downloaded(url: str, *, ema: bool, best: bool, trust: Sequence[str]) -> Wei
     if slash and not step.isdecimal():
         raise WeightsError(f"{url} is not a checkpoint; use {_KINDS}")
     with downloaded(folder if slash else url) as place:
-        if slash:
-            return run.at_step(place, int(step), ema=ema, trust=trust)
-        return (run.best if best else run.newest)(place, ema=ema, trust=trust)
+        chosen = int(step) if slash else None
+        return run.of_run(place, step=chosen, best=best and not slash, ema=ema, trust=trust)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:
@@ -139,25 +139,17 @@ def read_pickled(path: Path) -> tuple[dict[str, np.ndarray], str]:
 
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
+        nested = [name for name in _NEST if isinstance(found.get(name), dict)]
+        tensors = found[nested[0]] if nested else found
+        arrays = {str(name): _array(tensor) for name, tensor in tensors.items()}
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:  # torch's reader may raise anything on unknown content
         raise WeightsError(
-            f"{path} is refused: it holds more than tensors, or is damaged "
+            f"{path} is refused: it holds more than named dense tensors, or is damaged "
             f"({type(error).__name__}); save model.state_dict() alone"
         ) from error
-    nested = [k for k in _NEST if isinstance(found, dict) and isinstance(found.get(k), dict)]
-    origin = f"{path}, its {nested[0]!r}" if nested else str(path)
-    tensors = found[nested[0]] if nested else found
-    named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
-    if not named or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
-        raise WeightsError(f"{origin} holds more than named tensors; save model.state_dict() alone")
-    try:
-        return {name: _array(tensor) for name, tensor in tensors.items()}, origin
-    except (TypeError, RuntimeError, NotImplementedError) as error:
-        raise WeightsError(
-            f"{origin} holds tensors that are not plain arrays ({one_line(error)}); save dense ones"
-        ) from error
+    return arrays, f"{path}, its {nested[0]!r}" if nested else str(path)
 
 
 def _array(tensor: Any) -> np.ndarray:
@@ -169,18 +161,20 @@ def _array(tensor: Any) -> np.ndarray:
 def _weights(
     arrays: Mapping[str, np.ndarray],
     origin: str,
-    own: About | None = None,
+    own: Weights | None = None,
     described: Mapping[str, Any] | None = None,
 ) -> Weights:
     """Weights from arrays by foreign names, with our metadata or with what a folder states."""
     if own and not own.model.is_resnet:
-        return own.weights(*names.trees(own.model, arrays, origin))
-    model, params, stats = names.imported(arrays, origin, own.model if own else None)
-    return (own or _foreign(model, origin, described or {})).weights(params, stats)
+        params, stats = names.trees(own.model, arrays, origin)
+    else:
+        model, params, stats = names.imported(arrays, origin, own.model if own else None)
+        own = own or _foreign(model, origin, described or {})
+    return dataclasses.replace(own, params=params, stats=stats)
 
 
-def _foreign(model: Model, origin: str, described: Mapping[str, Any]) -> About:
-    """What is known of a foreign file; the rest is torchvision's preprocessing."""
+def _foreign(model: Model, origin: str, described: Mapping[str, Any]) -> Weights:
+    """What is known of a foreign file, without arrays; the rest is torchvision's preprocessing."""
     grey_levels = (127.5,) * model.channels
     torchvision = {
         "classes": (),

@@ -1,19 +1,16 @@
 """Reads the weights of our own runs from their checkpoints."""
 
-import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from largebatch.checkpoint import checkpoints, file
 from largebatch.checkpoint.file import Manifest, OtherVersion, Rejected
 from largebatch.checkpoint.place import Place
-from largebatch.config import Config, Facts, freeze
-from largebatch.config.plan import StagePlan, resolve
-from largebatch.config.recipe_file import split_argument
-from largebatch.data.source import is_photographs, own_reference
-from largebatch.environment import ROOT
+from largebatch.config import Config, freeze
+from largebatch.config.plan import resolve
+from largebatch.data.source import MEAN, STD, is_photographs
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
@@ -52,22 +49,37 @@ def check_no_run(path: Path, flag: str) -> None:
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
-def newest(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
-    """Read the newest valid checkpoint of a run; invalid ones are left as they are.
+def of_run(
+    place: Place,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    ema: bool = False,
+    trust: Sequence[str] = (),
+) -> Weights:
+    """Read and verify a checkpoint of a run; invalid ones are left as they are.
 
     Args:
       place: the run directory.
-      ema: as in `checkpoint`.
-      trust: as in `checkpoint`.
+      step: that of the checkpoint; None: the newest valid checkpoint.
+      best: read the one with the greatest validation accuracy (``run.keep_best``). In a run with
+        averaged weights, their accuracy chose it, and they are read.
+      ema: read the averaged weights (``schedule.ema``) with their statistics.
+      trust: modules of the user's own that may be imported (see `registry.check_trusted`).
 
     Raises:
-      CheckpointError: there is none.
-      WeightsError: the run has no averaged weights.
+      CheckpointError: there is none, or it cannot be used.
+      ConfigError: its network is code that is not in ``trust``.
+      WeightsError: it has no averaged weights.
     """
+    if best:
+        return _best(place, ema, trust)
+    if step is not None:
+        return _at_step(place, step, ema, trust)
     rejected = []
-    for step in checkpoints.steps_in(place):
+    for each in checkpoints.steps_in(place):
         try:
-            found = at_step(place, step, ema=ema, trust=trust)
+            found = _at_step(place, each, ema, trust)
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
@@ -78,20 +90,7 @@ def newest(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Wei
     raise CheckpointError(f"{place.url} holds no checkpoint yet; train first, or use another run")
 
 
-def best(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
-    """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
-
-    Of a run with averaged weights, it is their accuracy that chose the checkpoint; they are read.
-
-    Args:
-      place: the run directory.
-      ema: as in `checkpoint`.
-      trust: as in `checkpoint`.
-
-    Raises:
-      CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
-      WeightsError: the run has no averaged weights.
-    """
+def _best(place: Place, ema: bool, trust: Sequence[str]) -> Weights:
     found = checkpoints.best(place)
     if found is None:
         raise CheckpointError(
@@ -100,9 +99,18 @@ def best(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weigh
         )
     arrays = checkpoints.manifest_of(place, found.step).arrays
     averaged = any(name.startswith(_AVERAGES) for name in arrays)
-    read = at_step(place, found.step, ema=ema or averaged, trust=trust)
+    read = _at_step(place, found.step, ema or averaged, trust)
     chosen = ", by whose accuracy it is the best" if averaged else ""
     return dataclasses.replace(read, origin=read.origin + chosen)
+
+
+def _at_step(place: Place, step: int, ema: bool, trust: Sequence[str]) -> Weights:
+    path = checkpoints.path_of(step)
+    try:
+        content = place.read(path)
+    except OSError as error:
+        raise CheckpointError(f"{place.url}/{path} cannot be read ({error})") from error
+    return of_checkpoint(content, f"{place.url}/{path}", place.logs, ema, trust)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -120,57 +128,28 @@ def is_checkpoint(path: Path) -> bool:
     return True
 
 
-def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
-    """Read and verify one checkpoint.
-
-    Args:
-      path: the file.
-      ema: read the averaged weights (``schedule.ema``) with their statistics.
-      trust: modules of the user's own that may be imported (see `registry.check_trusted`).
-
-    Raises:
-      CheckpointError: it is damaged, or of another version of this program.
-      ConfigError: its network is code that is not in ``trust``.
-      WeightsError: it has no averaged weights.
-    """
-    return _decoded(path.read_bytes(), str(path), path.parent.parent, ema, trust)
-
-
-def at_step(place: Place, step: int, *, ema: bool, trust: Sequence[str]) -> Weights:
-    """Read and verify the checkpoint of a step; see `checkpoint`."""
-    path = checkpoints.path_of(step)
-    try:
-        content = place.read(path)
-    except OSError as error:
-        raise CheckpointError(f"{place.url}/{path} cannot be read ({error})") from error
-    return _decoded(content, f"{place.url}/{path}", place.logs, ema, trust)
-
-
-def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[str]) -> Weights:
-    """Return the weights of a checkpoint; see `checkpoint`.
+def of_checkpoint(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[str]) -> Weights:
+    """Verify a checkpoint and return its weights; errors and other arguments as of `of_run`.
 
     Args:
       content: of the file.
       path: of the file, for messages.
       run: directory with the ``config.json`` of its run.
-      ema: as in `checkpoint`.
-      trust: as in `checkpoint`.
+      ema: as of `of_run`.
+      trust: likewise.
     """
     try:
         about, arrays = file.decode(content)
     except (Rejected, OtherVersion) as error:
         raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
     try:
-        config = _options(about)
-        shape = _image_shape(about, config)
+        config, shape = _at_its_step(about)
     except UserError as error:
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
-    written = _written(run)
     if is_reference(config.model.name):
-        hint = _beside(written.get("recipe"), config.model.name)
-        check_trusted(config.model.name, "model.name", str(path), trust, hint)
+        check_trusted(config.model.name, "model.name", path, trust)
     classes, channels = about.facts.classes, about.facts.image_shape[-1]
     model = Model.of_options(config.model, config.norm, classes=classes, channels=channels)
     model = model.for_evaluation()
@@ -185,96 +164,54 @@ def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[st
         n.removeprefix(part): x for part in parts for n, x in arrays.items() if n.startswith(part)
     }
     try:
-        trees = names.trees(model, held, f"checkpoint {path}")
+        params, stats = names.trees(model, held, f"checkpoint {path}")
     except WeightsError as error:
         raise CheckpointError(one_line(error)) from error
     cropped = is_photographs(config.data.source)
     fields = {
         "model": model,
-        **_of_data(path, written, config, about.facts, shape, trust),
+        **_of_data(path, run, shape[2]),
         "image_shape": shape,
         "evaluation_crop": config.data.evaluation_crop if cropped else 1.0,
         "resampling": config.data.resampling,
-        "origin": f"{path}, averaged weights" if ema else str(path),
+        "origin": f"{path}, averaged weights" if ema else path,
         "data": config.data.source,
     }
-    return dataclasses.replace(checked(fields, str(path)).weights(*trees), options=config)
+    read = checked(fields, path)
+    return dataclasses.replace(read, params=params, stats=stats, options=config)
 
 
-def _options(about: Manifest) -> Config:
-    """Return the options of a run at the step of one of its checkpoints.
+def _at_its_step(about: Manifest) -> tuple[Config, tuple[int, int, int]]:
+    """Return the options of a run at the step of a checkpoint, and the shape of evaluation images.
 
     Raises:
       ConfigError: this version does not know one of the options.
     """
-    if _is_staged(about):
-        return _stage(about).config
-    return freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
-
-
-def _image_shape(about: Manifest, config: Config) -> tuple[int, int, int]:
-    """Height, width and channels of the images that evaluation uses at the checkpoint's step."""
-    shape = _stage(about).facts.image_shape if _is_staged(about) else about.facts.image_shape
+    facts = about.facts
+    if about.config.get("batch", {}).get("stages") and about.progress.step:
+        stage = resolve(freeze(about.config), facts).stage_at(about.progress.step)
+        config, facts = stage.config, stage.facts
+    else:
+        config = freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
+    height, width, channels = facts.image_shape
     side = config.data.evaluation_size
-    return (side, side, shape[2]) if side else shape
+    return config, (side or height, side or width, channels)
 
 
-def _is_staged(about: Manifest) -> bool:
-    return bool(about.config.get("batch", {}).get("stages") and about.progress.step)
+def _of_data(path: str, run: Path, channels: int) -> dict[str, Any]:
+    """Return classes, mean and std of the data, which the ``config.json`` of a run has.
 
-
-def _stage(about: Manifest) -> StagePlan:
-    return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
-
-
-def _written(run: Path) -> Mapping[str, Any]:
-    """The ``config.json`` of a run; empty if there is none."""
-    try:
-        return read_json(run / "config.json")
-    except (OSError, ValueError):
-        return {}
-
-
-def _beside(recipe: Any, reference: str) -> str:
-    """The path of a module, or of its package, beside the recipe of a run; '' without one."""
-    top = reference.partition(":")[0].partition(".")[0]
-    with contextlib.suppress(OSError):  # the text may be anything
-        folder = (ROOT / split_argument(str(recipe))[0]).parent
-        for path in (folder / f"{top}.py", folder / top):
-            if path.exists():
-                return str(path)
-    return ""
-
-
-def _of_data(
-    path: Path,
-    written: Mapping[str, Any],
-    config: Config,
-    facts: Facts,
-    shape: tuple[int, int, int],
-    trust: Sequence[str],
-) -> Mapping[str, Any]:
-    """Classes and normalization: what the run recorded, else what its data say.
-
-    Without the data, the normalization of photographs is still known, and classes have no names.
+    Raises:
+      CheckpointError: it is absent, and the images are no photographs.
     """
     try:
-        return {name: written["source"][name] for name in ("classes", "mean", "std")}
-    except (LookupError, TypeError):
-        pass
-    from largebatch.data.open import open_split
-    from largebatch.data.source import MEAN, STD
-
-    try:
-        if own := own_reference(config.data.source):
-            check_trusted(own, "data.source", str(path), trust)
-        source = open_split(config, "validation")
-    except UserError as error:
-        if shape[2] != 3:
+        stated = read_json(run / "config.json")["source"]
+        return {name: stated[name] for name in ("classes", "mean", "std")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        if channels != 3:
             raise CheckpointError(
-                f"checkpoint {path} needs its data for their normalization: {one_line(error)}"
+                f"checkpoint {path} has images of {channels} channel(s), whose normalization only "
+                "the config.json of its run states; put both back as RUN/config.json and "
+                "RUN/checkpoints/STEP.safetensors"
             ) from error
-        return {"classes": (), "mean": MEAN, "std": STD}
-    # Other data may have been put in the same place since.
-    names = tuple(source.classes) if len(source.classes) == facts.classes else ()
-    return {"classes": names, "mean": source.mean, "std": source.std}
+    return {"classes": (), "mean": MEAN, "std": STD}

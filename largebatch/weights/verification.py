@@ -3,7 +3,6 @@
 The other library is run with the very lines that are printed for the user.
 """
 
-import dataclasses
 import importlib.metadata
 from typing import Any
 
@@ -14,7 +13,7 @@ from largebatch.models import Model
 from largebatch.weights import onnx_file
 from largebatch.weights.exporting import Written
 from largebatch.weights.reading import read
-from largebatch.weights.weights import Weights, WeightsError, by_path
+from largebatch.weights.weights import Weights, WeightsError, by_path, encode
 
 _LIMIT = 1e-4
 """Largest difference of two logits, for each unit of the largest logit (at least 1).
@@ -30,60 +29,19 @@ _NEEDED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Our logits and a library's for the same images."""
-
-    library: str
-    version: str
-    difference: float
-    """Largest absolute difference of two logits."""
-    largest: float
-    """Our largest absolute logit."""
-
-    @property
-    def limit(self) -> float:
-        """The largest difference that rounding explains."""
-        return _LIMIT * max(1.0, self.largest)
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether rounding explains the difference; False for NaN."""
-        return self.difference <= self.limit
-
-
-def check_read_back(written: Written) -> None:
-    """Read the files again; every array and field must be what was exported.
-
-    Raises:
-      WeightsError: one is not.
-    """
-    found = read(written.path, trust=written.weights.model.name)
-    for field in dataclasses.fields(Weights):
-        if field.name in ("params", "stats", "origin", "options"):
-            continue
-        if getattr(found, field.name) != getattr(written.weights, field.name):
-            raise WeightsError(f"{written.path} was read back with another {field.name}")
-    theirs = by_path(found)
-    ours = by_path(written.weights)
-    for path in sorted({*ours, *theirs}):
-        same = path in ours and path in theirs and ours[path].shape == theirs[path].shape
-        if not same or ours[path].tobytes() != theirs[path].tobytes():
-            raise WeightsError(f"{written.path} was read back with another {path}")
-
-
-def compare(written: Written) -> Comparison | None:
-    """Load the files in the format's library and compare logits.
+def verify(written: Written) -> str:
+    """Read the files again, load them in the format's library, and compare all logits.
 
     Returns:
-      The comparison; None if the library has no constructor for the network.
+      The result in words, without the comparison if the library has no such network.
 
     Raises:
-      WeightsError: the library is not installed.
+      WeightsError: they are not what was exported, or the library is not installed.
     """
+    check_read_back(written)
     library = written.library
     if not library:
-        return None
+        return "by reading it back; the library has no such network to compare logits with"
     images = random_images(written.weights)
     ours = logits(written.weights, images)
     try:
@@ -96,10 +54,34 @@ def compare(written: Written) -> Comparison | None:
             f"{written.path} was read back, but {library} cannot be imported to compare logits "
             f"({error}): pip install {needed}"
         ) from error
-    version = importlib.metadata.version(library)
-    return Comparison(
-        library, version, float(np.abs(ours - theirs).max()), float(np.abs(ours).max())
+    difference, largest = float(np.abs(ours - theirs).max()), float(np.abs(ours).max())
+    limit = _LIMIT * max(1.0, largest)
+    result = (
+        f"{library} {importlib.metadata.version(library)}: logits differ by {difference:.1e} at "
+        f"most, of {largest:.3g} (limit {limit:.0e})"
     )
+    if not difference <= limit:  # true of NaN as well
+        raise WeightsError(
+            f"{written.path} is not what was exported; {result}; export it again, or report it"
+        )
+    return f"by reading it back, and in {result}"
+
+
+def check_read_back(written: Written) -> None:
+    """Read the files again; every array and all metadata must be what was exported.
+
+    Raises:
+      WeightsError: they are not.
+    """
+    found = read(written.path, trust=written.weights.model.name)
+    if found.model != written.weights.model or encode(found) != encode(written.weights):
+        raise WeightsError(f"{written.path} was read back with other metadata; export it again")
+    theirs = by_path(found)
+    ours = by_path(written.weights)
+    for path in sorted({*ours, *theirs}):
+        same = path in ours and path in theirs and ours[path].shape == theirs[path].shape
+        if not same or ours[path].tobytes() != theirs[path].tobytes():
+            raise WeightsError(f"{written.path} was read back with another {path}; export it again")
 
 
 def random_images(weights: Weights) -> np.ndarray:

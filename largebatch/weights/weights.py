@@ -6,7 +6,6 @@ and nothing is executed unless the user names it (``trust``).
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ MARK = "largebatch"
 VERSION = "1"
 
 _MODEL = {"name": str, "classes": int, "channels": int, "width": int, "stem": str, "epsilon": float}
+_LARGEST = 1e30  # of numbers; NaN is not below it
 _STEMS = ("conv7", "space_to_depth", "small")
 
 
@@ -32,9 +32,9 @@ class WeightsError(UserError):
     """Weights that are missing, unreadable, or of an unknown network."""
 
 
-@dataclasses.dataclass(frozen=True)
-class About:
-    """All of `Weights` except the arrays."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+    """A network in evaluation mode: logits are ``model.apply(params, stats, images)``."""
 
     model: Model
     """As in the file or the run's options; its arithmetic is float32."""
@@ -54,26 +54,25 @@ class About:
     """The path that was read, and remarks on it, for the user."""
     data: str
     """``data.source`` of the run; '' for foreign files."""
-
-    def weights(self, params: PyTree, stats: PyTree) -> "Weights":
-        """Return these metadata with arrays."""
-        return Weights(**vars(self), params=params, stats=stats)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Weights(About):
-    """A network in evaluation mode: logits are ``model.apply(params, stats, images)``."""
-
-    params: PyTree
-    """Nested dicts of float32 NumPy arrays, as from ``Model.init``."""
-    stats: PyTree
+    params: PyTree = dataclasses.field(default_factory=dict)
+    """Nested dicts of float32 NumPy arrays, as from ``Model.init``; {} until they are read."""
+    stats: PyTree = dataclasses.field(default_factory=dict)
     """{…: {mean, var}}, float32: the statistics that evaluation uses."""
     options: Config | None = None
     """Sections model, norm, data and loss of the run at the checkpoint's step; None for files."""
 
 
-# `origin` is left out: it is a path of the machine that wrote the file.
-_WRITTEN = tuple(field.name for field in dataclasses.fields(About) if field.name != "origin")
+# In files. `origin` is a path of the machine that wrote the file.
+_WRITTEN = (
+    "model",
+    "classes",
+    "mean",
+    "std",
+    "image_shape",
+    "evaluation_crop",
+    "resampling",
+    "data",
+)
 
 
 def by_path(weights: Weights) -> dict[str, np.ndarray]:
@@ -87,7 +86,7 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def encode(weights: About) -> dict[str, str]:
+def encode(weights: Weights) -> dict[str, str]:
     """Return the metadata of a file."""
     body = {name: getattr(weights, name) for name in _WRITTEN}
     body["model"] = {name: getattr(weights.model, name) for name in _MODEL}
@@ -95,8 +94,10 @@ def encode(weights: About) -> dict[str, str]:
     return {MARK: VERSION, **texts}
 
 
-def decode(texts: Mapping[str, str] | None, where: str, trust: Sequence[str] = ()) -> About | None:
-    """Invert `encode`; None for a file that is not ours.
+def decode(
+    texts: Mapping[str, str] | None, where: str, trust: Sequence[str] = ()
+) -> Weights | None:
+    """Invert `encode`: return weights without arrays; None for a file that is not ours.
 
     Args:
       texts: the metadata of the file.
@@ -124,49 +125,46 @@ def decode(texts: Mapping[str, str] | None, where: str, trust: Sequence[str] = (
     return checked(body, where)
 
 
-def checked(body: Mapping[str, Any], where: str) -> About:
-    """Return an `About` of values of unknown types, except that ``model`` is a `Model`.
+def checked(body: Mapping[str, Any], where: str) -> Weights:
+    """Return weights without arrays from values of unknown types; ``model`` is a `Model`.
 
     Raises:
       WeightsError: a value has the wrong type or range, or does not fit the model.
     """
-    model = body["model"]
-
-    def numbers(name: str, count: int) -> tuple[float, ...]:
-        value = body[name]
-        if _is_list(value, count) and all(type(x) in (int, float) for x in value):
-            found = tuple(map(float, value))
-            if all(map(math.isfinite, found)):
-                return found
-        raise _unexpected(where, name, value, f"{count} number(s)")
-
-    def expect(name: str, condition: bool, expected: str) -> None:
-        if not condition:
-            raise _unexpected(where, name, body[name], expected)
-
+    channels, outputs = body["model"].channels, body["model"].classes
     classes, shape, crop = body["classes"], body["image_shape"], body["evaluation_crop"]
-    expect("classes", _is_list(classes) and all(isinstance(c, str) for c in classes), "names")
-    expect("classes", len(classes) in (0, model.classes), f"{model.classes:,} names, as the head")
-    mean, std = numbers("mean", model.channels), numbers("std", model.channels)
-    expect("std", min(std) > 0, "numbers above 0")
-    is_shape = _is_list(shape, 3) and all(type(n) is int and 0 < n < 2**16 for n in shape)
-    expected = f"height, width and {model.channels} channels"
-    expect("image_shape", is_shape and shape[2] == model.channels, expected)
-    is_crop = type(crop) in (int, float) and 0 < crop <= 1
-    expect("evaluation_crop", is_crop, "a number above 0, up to 1")
-    expect("resampling", body["resampling"] in ("linear", "antialias"), "linear or antialias")
-    for name in ("origin", "data"):
-        expect(name, isinstance(body[name], str), "a text")
-    return About(
-        model=model,
-        classes=tuple(classes),
-        mean=mean,
-        std=std,
-        image_shape=tuple(shape),
-        evaluation_crop=float(crop),
-        resampling=body["resampling"],
-        origin=body["origin"],
-        data=body["data"],
+    rules = {
+        "classes": (_is_list(classes, str), "a list of names"),
+        "mean": (_is_list(body["mean"], int, float, length=channels), f"{channels} number(s)"),
+        "std": (
+            _is_list(body["std"], int, float, length=channels) and min(body["std"]) > 0,
+            f"{channels} number(s) above 0",
+        ),
+        "image_shape": (
+            _is_list(shape, int, length=3) and 0 < min(shape) <= max(shape) < 2**16,
+            f"height, width and {channels} channels",
+        ),
+        "evaluation_crop": (type(crop) in (int, float) and 0 < crop <= 1, "above 0, up to 1"),
+        "resampling": (body["resampling"] in ("linear", "antialias"), "linear or antialias"),
+        "origin": (isinstance(body["origin"], str), "a text"),
+        "data": (isinstance(body["data"], str), "a text"),
+    }
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            raise _unexpected(where, name, body[name], expected)
+    if len(classes) not in (0, outputs):
+        raise _unexpected(where, "classes", classes, f"{outputs:,} names, as the head")
+    if shape[2] != channels:
+        raise _unexpected(where, "image_shape", shape, f"{channels} channels")
+    return Weights(
+        **{
+            **body,
+            "classes": tuple(classes),
+            "mean": tuple(map(float, body["mean"])),
+            "std": tuple(map(float, body["std"])),
+            "image_shape": tuple(shape),
+            "evaluation_crop": float(crop),
+        }
     )
 
 
@@ -185,8 +183,13 @@ def _model(value: Any, where: str, trust: Sequence[str]) -> Model:
     return Model(**value)
 
 
-def _is_list(value: Any, length: int | None = None) -> bool:
-    return isinstance(value, list | tuple) and (length is None or len(value) == length)
+def _is_list(value: Any, *kinds: type, length: int | None = None) -> bool:
+    """Whether a value is a list of these kinds, its numbers finite, of this length if given."""
+    return (
+        isinstance(value, list | tuple)
+        and length in (None, len(value))
+        and all(type(x) in kinds and (type(x) is str or abs(x) < _LARGEST) for x in value)
+    )
 
 
 def _unexpected(where: str, name: str, value: Any, expected: str) -> WeightsError:

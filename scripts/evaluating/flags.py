@@ -15,6 +15,7 @@ from largebatch.fault_tolerance import exit_code
 from largebatch.training.memory import is_exhausted
 
 _MAX_SIDE = 2**14
+_MAX_BATCH = 2**20
 
 
 def parser(description: str | None, usage: str) -> Parser:
@@ -43,7 +44,8 @@ def parser(description: str | None, usage: str) -> Parser:
         metavar="TYPE",
         help="of convolutions: float32, bfloat16, float16",
     )
-    made.add_argument("--batch", type=int, default=0, metavar="N", help="images at a time")
+    images = within(0, _MAX_BATCH, int)
+    made.add_argument("--batch", type=images, default=0, metavar="N", help="images at a time")
     return made
 
 

@@ -155,6 +155,7 @@ def test_mistakes_are_one_line(kinds, tmp_path, capsys):
         ((kinds, "--top=0"), "--top=0"),
         ((kinds, "--crop=2"), "--crop"),
         ((kinds, "--crop=0"), "--crop"),
+        ((kinds, "--batch=-1"), "--batch"),
         ((kinds, "--image_size=0"), "--image_size"),
         ((kinds, "--std=50,50,0"), "--std"),
         ((kinds, "--mean=a"), "--mean: expected numbers with commas between, got 'a'"),

@@ -144,11 +144,6 @@ def test_what_the_user_names_is_imported(word, here, capsys):
     assert ran(here) == ["recipes" if "/" in word else "."]
 
 
-def test_the_message_has_the_module_beside_the_recipe(here, capsys):
-    assert evaluate.main(["run"]) == 2
-    assert f"--trust={here}/recipes/evil.py" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("path", ["run", "own.safetensors"])
 def test_a_training_begins_with_the_network_of_its_own_options(path, here):
     words = ["--config=digits", "--workdir=begun", f"--init_from={path}", "--dry_run"]

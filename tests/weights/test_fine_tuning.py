@@ -55,9 +55,9 @@ def test_the_computation_of_the_stem_may_differ():
     ("run", "remedy"),
     [
         ({"width": 8}, r"\(3, 3, 1, 8\).*\(3, 3, 1, 4\).*width=4"),
-        ({"stem": "conv7"}, "use model.stem=small"),
-        ({"channels": 3}, "use data of 1 channel"),
-        ({"name": "resnet50"}, "use model.name=resnet10"),
+        ({"stem": "conv7"}, "model.stem=small"),
+        ({"channels": 3}, "images of 1 channel"),
+        ({"name": "resnet50"}, "model.name=resnet10"),
     ],
 )
 def test_other_networks(run, remedy):

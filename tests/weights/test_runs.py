@@ -29,7 +29,7 @@ MODEL = dataclasses.replace(SMALL, classes=10, epsilon=2e-5)
 
 
 def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, ema=False, **options):
-    """Write a checkpoint of random weights as training does, and return the weights.
+    """Write a checkpoint of random weights and config.json as training does; return the weights.
 
     With ``ema`` it holds an average, weights of the next seed.
     """
@@ -45,6 +45,10 @@ def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, ema=F
     place.create()
     about = change(file.described(Progress(step=step, samples=24 * step), plan))
     place.write(path_of(step), file.encode(about, file.on_host(state)))
+    if config.data.source == "digits":
+        digits = open_source("digits", "validation")
+        stated = {name: getattr(digits, name) for name in ("classes", "mean", "std")}
+        (run / "config.json").write_text(json.dumps({"source": stated}))
     return weights
 
 
@@ -125,7 +129,7 @@ def test_data_that_are_absent(tmp_path):
     [
         (None, "no checkpoint yet"),
         ({"model": {"width": 8}}, "head/kernel: expected"),
-        ({"data": {"source": "folder:/gone"}}, "needs its data"),
+        ({"data": {"source": "folder:/gone"}}, "normalization"),
     ],
 )
 def test_unusable_runs(options, words, tmp_path):

@@ -16,7 +16,6 @@ from jax.sharding import Mesh
 
 from largebatch import data, parallel
 from largebatch.config import Config
-from largebatch.errors import ConfigError
 from largebatch.models.loss import Sums, classification_sums
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices, computed, on_devices
@@ -170,7 +169,6 @@ class Evaluator:
             Ids and outputs of each batch, on the host and without padding.
 
         Raises:
-            ConfigError: ``batch`` is negative.
             DataError: An image cannot be read, or too many are corrupt.
         """
         rows, reading = batch_size(len(dataset), self._mesh.size, batch), data.Reading.of()
@@ -223,15 +221,8 @@ def batch_size(images: int, devices: int, requested: int = 0) -> int:
     Args:
         images: Number of images in all.
         devices: That share a batch.
-        requested: ``--batch``; 0 for 64 a device.
-
-    Raises:
-        ConfigError: It is negative.
+        requested: Rows; 0 for 64 a device.
     """
-    if requested < 0:
-        raise ConfigError(
-            f"--batch={requested}: expected 1 or more, or 0 for {_PER_DEVICE} a device"
-        )
     rows = min(requested or _PER_DEVICE * devices, images)
     return -(-rows // devices) * devices
 

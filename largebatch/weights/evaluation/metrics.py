@@ -1,6 +1,6 @@
 """The metrics of an evaluation: accuracy, loss, calibration, confusions and each class.
 
-Precision, recall, F1, the confusion matrix and the calibration curve are scikit-learn's. Images
+Precision, recall, F1, the confusion matrix and calibration are scikit-learn's. Images
 whose logits are not finite have no predicted class and count as wrong.
 """
 
@@ -16,44 +16,22 @@ from largebatch.weights.evaluation.classes import Matching
 from largebatch.weights.evaluation.inference import Outputs
 
 BINS = 15
-"""Bins of a calibration curve, as in Guo et al. 2017."""
+"""Bins of confidence, as in Guo et al. 2017."""
 
 
-class Calibration(NamedTuple):
-    """A calibration curve over the bins that have images; float64 (filled bins,) each."""
-
-    edges: np.ndarray
-    """(filled bins, 2): confidence from and to."""
-    counts: np.ndarray
-    """Images of each bin."""
-    confidence: np.ndarray
-    """Mean probability of the predicted class."""
-    accuracy: np.ndarray
-    """Fraction of correct predictions."""
-
-    @property
-    def expected_error(self) -> float:
-        """Σ counts / images · |accuracy − confidence|: ECE, Guo et al. 2017, equation 3."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float(np.average(gaps, weights=self.counts)) if len(gaps) else math.nan
-
-    @property
-    def greatest_error(self) -> float:
-        """The largest |accuracy − confidence| of a bin: MCE of Guo et al. 2017."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float(np.max(gaps)) if len(gaps) else math.nan
-
-
-def calibration(
+def calibration_errors(
     confidence: np.ndarray, correct: np.ndarray, *, quantiles: bool = False, bins: int = BINS
-) -> Calibration:
-    """Bin predictions by confidence.
+) -> tuple[float, float]:
+    """Return the mean and the greatest |accuracy − confidence| over bins of confidence.
+
+    The mean is weighted by images: ECE and MCE of Guo et al. 2017 (arXiv 1706.04599), equations 3
+    and 5.
 
     Args:
         confidence: float (images,) in [0, 1]; images with NaN are left out.
         correct: bool (images,).
         quantiles: Whether bins hold about the same number of images (Nguyen and O'Connor 2015,
-            arXiv 1508.05154) instead of having the same width (Guo et al. 2017, arXiv 1706.04599).
+            arXiv 1508.05154) instead of having the same width.
         bins: Number of bins.
     """
     from sklearn.calibration import calibration_curve
@@ -62,7 +40,7 @@ def calibration(
     # A sum of float32 probabilities may round to above 1.
     confidence, correct = np.minimum(confidence[known].astype(np.float64), 1), correct[known]
     if not len(confidence):
-        return Calibration(np.empty((0, 2)), *np.empty((3, 0)))
+        return math.nan, math.nan
     edges = np.linspace(0.0, 1.0, bins + 1)
     if quantiles:
         edges = np.percentile(confidence, 100 * edges)
@@ -70,8 +48,8 @@ def calibration(
     accuracy, mean = calibration_curve(
         correct, confidence, n_bins=bins, strategy="quantile" if quantiles else "uniform"
     )
-    filled = counts > 0
-    return Calibration(np.stack([edges[:-1], edges[1:]], 1)[filled], counts[filled], mean, accuracy)
+    gaps = np.abs(accuracy - mean)  # of the bins that have images
+    return float(np.average(gaps, weights=counts[counts > 0])), float(np.max(gaps))
 
 
 def wilson_interval(count: int, images: int) -> tuple[float, float]:
@@ -176,11 +154,6 @@ class Evaluation:
         return [(label, predicted, int(off[label, predicted])) for label, predicted in cells]
 
     @functools.cached_property
-    def reliability(self) -> Calibration:
-        """The calibration curve in bins of equal width."""
-        return calibration(self.outputs.confidence, self.outputs.top1)
-
-    @functools.cached_property
     def classes_text(self) -> str:
         """The number of classes, and of those that could be predicted if they are more."""
         own, every = len(self.matching.outputs), len(self.matching.classes)
@@ -191,7 +164,8 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """The metrics by name, as in ``summary.json``; fractions, and nats an image."""
         outputs, confidence = self.outputs, self.outputs.confidence
-        quantiles = calibration(confidence, outputs.top1, quantiles=True)
+        expected, greatest = calibration_errors(confidence, outputs.top1)
+        equal_mass, _ = calibration_errors(confidence, outputs.top1, quantiles=True)
         known = confidence[np.isfinite(confidence)]
         result: dict[str, Any] = {
             "weights": self.weights,
@@ -212,9 +186,9 @@ class Evaluation:
             "label_smoothing": self.label_smoothing,
             "smoothed_loss": _mean(outputs.smoothed_loss),
             "brier": _mean(outputs.brier),
-            "expected_calibration_error": self.reliability.expected_error,
-            "expected_calibration_error_equal_mass": quantiles.expected_error,
-            "greatest_calibration_error": self.reliability.greatest_error,
+            "expected_calibration_error": expected,
+            "expected_calibration_error_equal_mass": equal_mass,
+            "greatest_calibration_error": greatest,
             "mean_confidence": _mean(known) if len(known) else math.nan,
             "not_finite": int(np.count_nonzero(~np.isfinite(outputs.brier))),
             "unreadable": [

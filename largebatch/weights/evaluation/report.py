@@ -1,4 +1,4 @@
-"""An evaluation on the screen, as JSON and CSV files, and as figures."""
+"""An evaluation on the screen, and as JSON and CSV files."""
 
 import csv
 import io
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from largebatch.files import replacing, write_json
-from largebatch.plots import colours, figure, save
-from largebatch.weights.evaluation.metrics import Evaluation, wilson_interval
+from largebatch.weights.evaluation.metrics import Evaluation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 160
 _WORST = 10
-_MATRIX_CLASSES = 50  # up to which the confusion matrix is drawn with all classes
-_DRAWN_CLASSES = 30  # of more
-_COUNTED_CLASSES = 20  # up to which its cells hold numbers
-_LETTERS = 24  # of a name in a figure
-_AXIS = (0, 1.02)  # a line at 100 % stays off the frame
 
 
 def screen() -> "Console":
@@ -117,7 +111,7 @@ def write(
     name_of: Callable[[int], str],
     environment: dict[str, Any],
 ) -> list[Path]:
-    """Write ``summary.json``, three CSV files and two figures, each complete or not at all.
+    """Write ``summary.json`` and three CSV files, each complete or not at all.
 
     Args:
         evaluation: What was found.
@@ -140,13 +134,7 @@ def write(
         with replacing(directory / name) as stream:
             # File names need not be UTF-8; their bytes are kept.
             stream.write(text.getvalue().encode("utf-8", "surrogateescape"))
-    drawn = {
-        "confusion.png": confusion_figure(evaluation),
-        "reliability.png": reliability_figure(evaluation),
-    }
-    for name, each in drawn.items():
-        save(each, directory / name)
-    return [directory / name for name in ("summary.json", *rows, *drawn)]
+    return [directory / name for name in ("summary.json", *rows)]
 
 
 def _class_rows(evaluation: Evaluation) -> Iterable[Sequence[Any]]:
@@ -189,69 +177,6 @@ def _prediction_rows(
                 for cell in (names[k] if k >= 0 else "", _number(p))
             ),
         )
-
-
-def reliability_figure(evaluation: Evaluation) -> Any:
-    """Draw accuracy against confidence in bins of equal width, and the images of each bin."""
-    edges, counts, confidence, accuracy = evaluation.reliability
-    summary = evaluation.summary
-    drawn, (left, right) = figure(2, width=4.6, height=4.2)
-    ink, blue, orange = colours(3)
-    bars = {"width": edges[:, 1] - edges[:, 0], "color": blue, "alpha": 0.75}
-    middle = edges.mean(axis=1)
-    left.bar(middle, accuracy, label="accuracy", **bars)
-    pairs = zip(np.rint(accuracy * counts).astype(int), counts.astype(int), strict=True)
-    ends = np.array([wilson_interval(*map(int, pair)) for pair in pairs]).reshape(-1, 2).T
-    beside = np.maximum([accuracy - ends[0], ends[1] - accuracy], 0)
-    label = "at mean confidence, 95 %"
-    left.errorbar(confidence, accuracy, yerr=beside, fmt="o", color=ink, label=label)
-    left.plot([0, 1], [0, 1], "--", color=orange, label="calibrated")
-    left.set(xlim=_AXIS, ylim=_AXIS, xlabel="confidence", ylabel="accuracy")
-    left.set_title(
-        f"calibration error {summary['expected_calibration_error']:.2%} "
-        f"({summary['expected_calibration_error_equal_mass']:.2%} in bins of equal counts)",
-        fontsize=9,
-    )
-    left.legend(loc="upper left", frameon=False, fontsize=8)
-    right.bar(middle, counts / max(1, counts.sum()), **bars)
-    right.set(xlim=_AXIS, xlabel="confidence", ylabel="fraction of images")
-    means = f"mean confidence {summary['mean_confidence']:.2%}, top-1 {summary['top1']:.2%}"
-    right.set_title(f"{evaluation.images:,} images, {means}", fontsize=9)
-    return drawn
-
-
-def confusion_figure(evaluation: Evaluation) -> Any:
-    """Draw the confusion matrix; of more than 50 classes, that of the 30 of least recall."""
-    labels = evaluation.matching.outputs
-    if len(labels) > _MATRIX_CLASSES:
-        labels = evaluation.per_class.worst(_DRAWN_CLASSES)
-    names = [_short(evaluation.matching.classes[label]) for label in labels]
-    counts = evaluation.matrix[np.ix_(labels, labels)]
-    columns, other = names, evaluation.matrix[labels].sum(axis=1) - counts.sum(axis=1)
-    if other.any():
-        counts, columns = np.column_stack([counts, other]), [*names, "other"]
-    fractions = counts / np.maximum(evaluation.per_class.support[labels][:, None], 1)
-    side = max(4.8, 0.24 * len(names) + 2.4)
-    drawn, (axes,) = figure(1, width=side + 0.8, height=side)
-    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
-    axes.grid(visible=False)
-    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
-    axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xlabel="predicted", ylabel="class")
-    axes.set_title(f"{evaluation.classes_text}, {evaluation.images:,} images", fontsize=9)
-    if len(names) <= _COUNTED_CLASSES:
-        for row, column in zip(*np.nonzero(counts), strict=True):
-            colour = "white" if fractions[row, column] > 0.55 else "black"
-            text = f"{counts[row, column]:,}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
-    drawn.colorbar(image, ax=axes, label="fraction of the class", shrink=0.75)
-    return drawn
-
-
-def _short(name: str) -> str:
-    """A name as a figure shows it; a dollar sign would begin a formula."""
-    name = name.replace("$", r"\$")
-    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
 
 
 def _number(value: Any) -> str:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from largebatch import parallel
-from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.weights.evaluation.classes import Matching
@@ -75,5 +74,3 @@ def test_rows_of_a_batch():
     assert batch_size(1000, 8, 100) == 104
     assert batch_size(3, 8, 100) == 8
     assert batch_size(3, 1) == 3
-    with pytest.raises(ConfigError, match="--batch=-1"):
-        batch_size(3, 1, -1)

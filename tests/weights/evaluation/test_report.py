@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from largebatch.weights.evaluation import report
 from tests.weights.evaluation.cases import evaluation, logits_and_labels
@@ -67,19 +66,6 @@ def test_data_of_a_few_of_the_classes(tmp_path):
     assert sum(int(cell) for row in rows for cell in row[1:]) == 400
     assert len(read(tmp_path / "classes.csv")[1]) == 2
     assert dict(report.headline(found))["classes"] == "2 classes, predicted among 7"
-
-
-@pytest.mark.parametrize(("classes", "own"), [(7, [5, 4]), (120, None)])
-def test_the_figures_are_drawn(tmp_path, classes, own):
-    logits, labels = logits_and_labels(classes=classes)
-    if own:
-        labels = (5 - labels % 2).astype(np.int32)
-    report.write(evaluation(logits, labels, own=own), tmp_path, str, {})
-    for name in ("confusion.png", "reliability.png"):
-        with Image.open(tmp_path / name) as image:
-            assert min(image.size) > 300
-            red, _, blue = np.moveaxis(np.asarray(image.convert("RGB"), int), -1, 0)
-        assert (blue - red > 60).mean() > 0.003  # bars or cells, not an empty frame
 
 
 def test_a_diverged_network(tmp_path):
