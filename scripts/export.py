@@ -41,7 +41,6 @@ def run(arguments: Sequence[str]) -> None:
     flags = parser().parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     form = weights.format_of(flags.to, flags.format)
-    weights.check_target(flags.to, flags.force)
     found = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
     written = weights.export(found, flags.to, form, force=flags.force)
     for line in described(found, written):

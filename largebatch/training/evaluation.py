@@ -144,13 +144,13 @@ def _evaluate_set(
             _count(counts, batch)
         return found
 
-    found = []
+    found, stop = [], None
     with contextlib.closing(stage.validation_batches(name, watchdog)) as batches:
         for results in computed(batches, program):
-            found.append([sums for sums, _ in results])
-            stop = results[0][1]
             if stop is not None and stop > 0:  # the same number on all processes
                 raise Interrupted(watchdog.requested or "another process was asked to stop")
+            found.append([sums for sums, _ in results])
+            stop = results[0][1]
     expected, seconds = len(stage.validation_sets[name]), time.perf_counter() - start
     own, *averaged = (_result(expected, sums, seconds) for sums in zip(*found, strict=True))
     return dataclasses.replace(own, ema=averaged[0]) if averaged else own

@@ -1,6 +1,6 @@
 """Weights of runs and checkpoints, and files of PyTorch, timm, Hugging Face and ONNX."""
 
-from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
+from largebatch.weights.exporting import FORMATS, Format, Written, export, format_of
 from largebatch.weights.fine_tuning import beginning, initial
 from largebatch.weights.reading import read
 from largebatch.weights.run import check_no_run
@@ -15,7 +15,6 @@ __all__ = [
     "Written",
     "beginning",
     "check_no_run",
-    "check_target",
     "export",
     "format_of",
     "initial",

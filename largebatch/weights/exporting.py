@@ -65,12 +65,8 @@ def format_of(target: Path, requested: str | None) -> Format:
     return requested
 
 
-def check_target(target: Path, force: bool) -> None:
-    """Check that the path is free, before any work.
-
-    Raises:
-      UserError: it is not, or cannot be written.
-    """
+def _check_target(target: Path, force: bool) -> None:
+    """Raise a UserError unless the path is free and can be written."""
     check_no_run(target, "--to")
     taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
     if taken and not force:
@@ -93,7 +89,7 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
       WeightsError: the format cannot hold the network, or a package is missing.
       UserError: the path is taken or cannot be written.
     """
-    check_target(target, force)
+    _check_target(target, force)
     _check_expressible(weights, form)
     notes = []
     if form not in ("onnx", "flax") and weights.model.epsilon != EPSILON:

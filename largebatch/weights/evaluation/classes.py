@@ -92,30 +92,30 @@ def match(
     Raises:
         DataError: A class of the dataset is no output, or several.
     """
-    names, classes = tuple(names), tuple(classes)
-    thousand = outputs == len(imagenet_classes())
+    names, classes, note = tuple(names), tuple(classes), ""
+    imagenet, remedy = imagenet_classes(), _BY_NUMBER
+    thousand = outputs == len(imagenet)
+    may_be_imagenet = thousand and all(_WORDNET.fullmatch(name) for name in classes)
     if how == "imagenet":
         if not thousand:
             raise DataError(
                 f"--match=imagenet: expected weights of 1,000 classes, got {outputs:,}; use "
                 "--match=names or numbers"
             )
-        return _by_name(imagenet_classes(), classes, source)
-    may_be_imagenet = thousand and all(_WORDNET.fullmatch(name) for name in classes)
-    if how == "names" and not names and may_be_imagenet:
-        found = _by_name(imagenet_classes(), classes, source)
-        note = f"{_ASSUMED} in their usual order; {found.note}".removesuffix("; ")
-        return dataclasses.replace(found, note=note)
-    if how == "names" and names and set(classes) <= set(names):
-        return _by_name(names, classes, source)
-    if how == "numbers" or not names or label_numbers(classes):
+        names = imagenet
+    elif how == "names" and not names and may_be_imagenet:
+        names, note = imagenet, f"{_ASSUMED} in their usual order"
+    elif how == "numbers" or not names or (label_numbers(classes) and not {*classes} <= {*names}):
         return _by_number(names, outputs, classes, source, how)
-    remedy = "--match=imagenet if these are ImageNet's classes in their usual order"
-    return _by_name(names, classes, source, remedy if may_be_imagenet else _BY_NUMBER)
+    elif may_be_imagenet:
+        remedy = "--match=imagenet if these are ImageNet's classes in their usual order"
+    found = _by_name(names, classes, source, remedy)
+    notes = [each for each in (note, found.note) if each]
+    return dataclasses.replace(found, note="; ".join(notes))
 
 
 def _by_name(
-    names: tuple[str, ...], classes: tuple[str, ...], source: str, remedy: str = _BY_NUMBER
+    names: tuple[str, ...], classes: tuple[str, ...], source: str, remedy: str
 ) -> Matching:
     if names == classes:
         return Matching.of(names, range(len(names)), "")
