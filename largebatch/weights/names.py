@@ -27,15 +27,15 @@ COUNTER = "num_batches_tracked"
 """A BatchNorm's number of training steps, one per layer in PyTorch; nothing reads it."""
 
 _STYLES: tuple[Style, ...] = get_args(Style)
-_BLOCK, _ITS = "stages/{i}/blocks/{j}", "resnet.encoder.stages.{i}.layers.{j}"
+_BLOCK, _LAYER = "stages/{i}/blocks/{j}", "resnet.encoder.stages.{i}.layers.{j}"
 # In each style; {i}, {j} and {k} count from 0, {i1} and {k1} from 1.
 _MODULES = (
     ("stem/conv", "conv1", "resnet.embedder.embedder.convolution"),
     ("stem/bn", "bn1", "resnet.embedder.embedder.normalization"),
-    (f"{_BLOCK}/conv{{k1}}", "layer{i1}.{j}.conv{k1}", f"{_ITS}.layer.{{k}}.convolution"),
-    (f"{_BLOCK}/bn{{k1}}", "layer{i1}.{j}.bn{k1}", f"{_ITS}.layer.{{k}}.normalization"),
-    (f"{_BLOCK}/downsample_conv", "layer{i1}.{j}.downsample.0", f"{_ITS}.shortcut.convolution"),
-    (f"{_BLOCK}/downsample_bn", "layer{i1}.{j}.downsample.1", f"{_ITS}.shortcut.normalization"),
+    (f"{_BLOCK}/conv{{k1}}", "layer{i1}.{j}.conv{k1}", f"{_LAYER}.layer.{{k}}.convolution"),
+    (f"{_BLOCK}/bn{{k1}}", "layer{i1}.{j}.bn{k1}", f"{_LAYER}.layer.{{k}}.normalization"),
+    (f"{_BLOCK}/downsample_conv", "layer{i1}.{j}.downsample.0", f"{_LAYER}.shortcut.convolution"),
+    (f"{_BLOCK}/downsample_bn", "layer{i1}.{j}.downsample.1", f"{_LAYER}.shortcut.normalization"),
     ("head", "fc", "classifier.1"),
 )
 _STEMS = {7: "conv7", 3: "small"}
