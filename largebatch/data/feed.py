@@ -269,7 +269,7 @@ class View:
 
 def evaluation_views(
     dataset: Dataset, reading: Reading, side: int = 0, *, rectangular: bool
-) -> tuple["View", ...]:
+) -> tuple[View, ...]:
     """Return the examples by the shape at which they are evaluated.
 
     Args:

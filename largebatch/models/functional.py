@@ -67,12 +67,14 @@ class Model:
         own = {"name": model.name, "classes": classes, "channels": channels, "dtype": model.dtype}
         if model.name not in DEPTHS:
             return cls(**own)
-        on_cpu = (platform or jax.default_backend()) == "cpu"
-        own["pointwise"] = "matmul" if on_cpu else "convolution"
         options = {**vars(norm), **vars(model), "init_fan": model.init}
-        chosen = {f.name: options[f.name] for f in dataclasses.fields(cls) if f.name not in own}
-        chosen = {n: None if value == "auto" else value for n, value in chosen.items()}
-        return cls(**own, **chosen)
+        names = {f.name for f in dataclasses.fields(cls)} - {*own, "pointwise"}
+        chosen = {n: None if options[n] == "auto" else options[n] for n in names}
+        return cls(**own, **chosen).on(platform or jax.default_backend())
+
+    def on(self, platform: str) -> "Model":
+        """Return the same network in the form that is fast on a platform, such as ``gpu``."""
+        return dataclasses.replace(self, pointwise="matmul" if platform == "cpu" else "convolution")
 
     def for_evaluation(self) -> "Model":
         """Return the same network in float32, without options that only training uses."""

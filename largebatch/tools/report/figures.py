@@ -8,8 +8,6 @@ import numpy as np
 
 Positions = Mapping[str, np.ndarray]
 """Axis (see `series.AXES`) → positions of the points, `[points]`; NaN where unknown."""
-SERIES = 8
-"""Number of colours of curves: the variables --s1, --s2, … of page.css."""
 HEAT = "viridis"
 """Matplotlib's colour map of heat maps."""
 
@@ -19,7 +17,7 @@ class Line:
     """A curve."""
 
     label: str
-    colour: int  # from 0; after SERIES of them other dashes begin
+    colour: int  # from 0: --s1 to --s8 of page.css, then the same with other dashes
     x: Positions
     y: np.ndarray  # [points]; NaN leaves a gap
     band: tuple[np.ndarray, np.ndarray] | None = None  # lower and upper edge, each [points]
@@ -83,7 +81,7 @@ class HeatMap:
 
 @dataclasses.dataclass(frozen=True)
 class Bars:
-    """Horizontal bars of one or several parts."""
+    """Horizontal bars of several parts."""
 
     key: str
     title: str

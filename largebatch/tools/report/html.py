@@ -51,7 +51,7 @@ def figure(found: Figure) -> str:
 
 
 def _bars(found: Bars) -> str:
-    """Bars with the value of each, and a key with the share of each part if there are several."""
+    """Bars with the value of each, and a key with the share of each part."""
     sums = [sum(parts.values()) for _, parts in found.rows]
     colours = {part: f"background:var(--s{index + 1})" for part, index in found.colours.items()}
     rows = ""
@@ -66,11 +66,11 @@ def _bars(found: Bars) -> str:
             f'<span>{text(title)}</span><div class="bar">{pieces}</div><span>{length:.1f}</span>'
         )
     key = ""
-    for part, colour in colours.items() if len(colours) > 1 else ():
+    for part, colour in colours.items():
         share = sum(parts.get(part, 0.0) for _, parts in found.rows) / sum(sums)
         shown = f"{100 * share:.0f} %" if share >= 0.005 else "< 1 %"
         key += f'<li><i style="{colour}"></i>{text(part)} {text(shown)}</li>' if share else ""
-    key = f'<ul class="key">{key}</ul>' if key else ""
+    key = f'<ul class="key">{key}</ul>'
     return f'{key}<div class="bars">{rows}</div><p class="unit">{text(found.unit)}</p>'
 
 

@@ -124,12 +124,8 @@ class Evaluator:
             processes.prepare_devices()
             mesh = parallel.make_mesh(jax.local_devices(), 1)
         self._mesh, self._options = mesh, config.data
-        on_cpu = mesh.devices.flat[0].platform == "cpu"
-        model = dataclasses.replace(
-            weights.model,
-            dtype=config.model.dtype,
-            pointwise="matmul" if on_cpu else "convolution",
-        )
+        model = dataclasses.replace(weights.model, dtype=config.model.dtype)
+        model = model.on(mesh.devices.flat[0].platform)
         mean, std = (np.asarray(x, np.float32) for x in (weights.mean, weights.std))
         trees = weights.params, weights.stats, matching.columns, matching.outputs
         self._replicated = jax.device_put(trees, parallel.replicated(mesh))
