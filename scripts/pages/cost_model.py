@@ -1,6 +1,5 @@
 """The tables of docs/cost-model.md, from the record of scripts/simulate.py."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ from largebatch.planning.calibration import table as calibration
 from pages.markdown import insert, ms, percent, table
 
 Numbers = Mapping[str, Any]
-_BACKUPS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 20)
+_BACKUPS = (0, 1, 2, 3, 4, 5, 8, 20)
 _RECORD_DEVICES = 2048
 
 
@@ -20,10 +19,9 @@ def page(text: str, kept: Numbers) -> str:
         | _fujitsu(studies["fujitsu"], studies["alternatives"])
         | _network(studies["bucket_sizes"], studies["algorithms"])
         | _scaling(studies["scaling"])
-        | _stragglers(studies["survey"], studies["arrivals"])
+        | _stragglers(studies["arrivals"])
     )
-    sent = [(f"{row['devices']:,}", ms(row["more_s"], 0)) for row in studies["initialisation"]]
-    return insert(text, blocks | {"broadcast": table(("V100 of ABCI", "ms more"), sent)})
+    return insert(text, blocks)
 
 
 def _calibration(found: Numbers) -> dict[str, str]:
@@ -32,9 +30,7 @@ def _calibration(found: Numbers) -> dict[str, str]:
     parameters = [
         (
             f"`{name}`",
-            "below" if name == "sustained" else f"{values[name]:.3g}",
-            f"{prior.value:g} × or ÷ {math.exp(prior.spread):.2g}",
-            prior.unit,
+            "below" if name == "sustained" else f"{values[name]:.3g} {prior.unit}".strip(),
             prior.meaning,
         )
         for name, prior in calibration().priors.items()
@@ -43,10 +39,8 @@ def _calibration(found: Numbers) -> dict[str, str]:
         (
             row["run"],
             f"{row['devices']:,}",
-            f"{row['images']:,}",
             f"{row['published']:,.0f}",
-            f"{row['predicted']:,.0f}",
-            *(percent(row[key]) for key in ("error", "fitted_error", "family_error")),
+            *(percent(row[key]) for key in ("error", "family_error")),
         )
         for row in found["rows"]
     ]
@@ -60,25 +54,12 @@ def _calibration(found: Numbers) -> dict[str, str]:
                 )
             ],
         ),
-        "parameters": table(("parameter", "fitted", "expected", "unit", "meaning"), parameters),
+        "parameters": table(("parameter", "fitted", "meaning"), parameters),
         "families": table(
             ("family", "`sustained`"), [(k, f"{v:.2f}") for k, v in values["sustained"].items()]
         ),
-        "half-batch": table(
-            ("device", "images at half of its rate"),
-            [(name, f"{count:.0f}") for name, count in found["half_batch"].items()],
-        ),
         "runs": table(
-            (
-                "run",
-                "devices",
-                "images per device",
-                "published",
-                "held out",
-                "error",
-                "error of the fit",
-                "family held out",
-            ),
+            ("run", "devices", "published", "error held out", "family held out"),
             runs,
         ),
     }
@@ -93,13 +74,6 @@ def _fujitsu(found: Numbers, others: list[Numbers]) -> dict[str, str]:
         ("**run_start to run_stop**", "clock_s", "70.41", "five runs, 70.39 to 70.45"),
         ("error of the clock", "", "", percent(found["sister_error"])),
     ]
-    parts = {
-        "computing": "compute_s",
-        "all-reduce, exposed or in the way of backward": "exposed_s",
-        "update": "optimizer_s",
-        "waiting for the slowest device": "straggler_s",
-        "**step** (49.6 in the logs)": "step_s",
-    }
     epochs = [
         (
             count,
@@ -118,7 +92,6 @@ def _fujitsu(found: Numbers, others: list[Numbers]) -> dict[str, str]:
             ("v0.6, 2,048 V100", "predicted, s", "published, s", ""),
             [(a, f"{sister[k]:.1f}" if k else "", b, c) for a, k, b, c in clock],
         ),
-        "sister-step": table(("part", "ms"), [(k, ms(sister[v])) for k, v in parts.items()]),
         "record": table((*header, "of 74.7 s"), epochs),
         "alternatives": table(
             ("model", "clock, s", "error"),
@@ -164,21 +137,7 @@ def _scaling(found: Numbers) -> dict[str, str]:
     return {"scaling": table(("cluster", *counts, "device-hours", "rate kept"), rows)}
 
 
-def _stragglers(survey: Numbers, found: Numbers) -> dict[str, str]:
-    columns = ("mean", "drawn_mean", "drawn_deviation", "blom", "drawn_median")
-    slowest = [
-        (f"{row['workers']:,}", *(f"{row[key]:.2f}" for key in columns)) for row in survey["rows"]
-    ]
-    wanted = [f"{100 * statement['share']:.0f} %" for statement in found["statements"]]
-    fits = [
-        (
-            {"shared": "with a shared factor"}.get(name, name),
-            *(f"{100 * share:.1f} %" for share in fit["shares"]),
-            f"{100 * fit['held_up']:.2f} %",
-            f"{fit['common']:.3f}",
-        )
-        for name, fit in found["fits"].items()
-    ]
+def _stragglers(found: Numbers) -> dict[str, str]:
     backups = {row["ignored"]: row for row in found["backups"]["rows"]}
     policies = [
         (
@@ -191,21 +150,12 @@ def _stragglers(survey: Numbers, found: Numbers) -> dict[str, str]:
         for row in found["policies"]
     ]
     return {
-        "slowest": table(
-            ("workers", "mean, exact", "mean, drawn", "deviation, drawn", "Blom", "median, drawn"),
-            slowest,
-        ),
-        "arrivals": table(
-            ("workers", "98th by 2 s", "100th by 2 s", "held up", "σ of the shared factor"),
-            [("published", *wanted, "", ""), *fits],
-        ),
         "backups": table(
-            ("b", "step, s", "drawn", "efficiency"),
+            ("b", "step, s", "efficiency"),
             [
                 (
                     b,
                     f"{backups[b]['step_s']:.2f}",
-                    f"{backups[b]['drawn_step_s']:.2f}",
                     f"{100 * backups[b]['efficiency']:.1f} %",
                 )
                 for b in _BACKUPS
