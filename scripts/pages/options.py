@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from typing import Any
 
 from largebatch.config.schema import Config, options
 from largebatch.config.values import describe
@@ -22,11 +23,22 @@ def markdown() -> str:
             current = section
             about = getattr(Config(), section).__doc__.splitlines()[0]
             lines += ["", f"## {section}", "", about, ""]
-            lines += ["| option | type | default | meaning | effect |", "|---|---|---|---|---|"]
-        effect = "" if field.metadata["mathematics"] else "same mathematics"
+            lines += ["| option | default, and other values | meaning |", "|---|---|---|"]
+        marks = "" if field.metadata["mathematics"] else " ≈"
         if per_host := field.metadata["per_host"]:
-            effect = ", ".join(filter(None, (effect, f"{per_host} per host")))
-        kind = ", ".join(filter(None, (describe(kinds[key]), field.metadata["within"])))
-        cells = (f"`{name}`", kind, f"`{default!r}`", field.metadata["doc"], effect)
+            marks += f" {per_host} per host"
+        values = _values(kinds[key], default, field.metadata["within"])
+        cells = (f"`{name}`{marks}", values, field.metadata["doc"])
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip() + "\n"
+
+
+def _values(kind: Any, default: Any, within: str | None) -> str:
+    """Return the default, and what else is possible where the default does not show it."""
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join([f"`{default}`", *(w for w in typing.get_args(kind) if w != default)])
+    mixed = typing.get_origin(kind) is not tuple and not isinstance(default, float | int)
+    others = [describe(part) for part in typing.get_args(kind) if part in (int, float) and mixed]
+    shown = default if isinstance(default, str) and default else repr(default)
+    bounds = (within or "").replace("at least", "≥").replace("above", ">").replace("below", "<")
+    return ", ".join(filter(None, (f"`{shown}`", *others, bounds)))

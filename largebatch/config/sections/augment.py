@@ -31,28 +31,27 @@ class Augment:
 
     policy: str = option(
         "none",
-        "random operations on colours and geometry, on the host. rand-mM-nN-mstdD-inc1: "
-        "RandAugment of timm, N operations (2) of strength M (0 to 10; 9) with deviation D (0), "
-        "each applied with probability 1/2 (Cubuk et al. 2020, arXiv 1909.13719); trivialaugment: "
-        "TrivialAugmentWide of torchvision (Müller & Hutter 2021, arXiv 2103.10158)",
+        "random operations on colours and geometry. rand-mM-nN-mstdD-inc1: RandAugment of timm, N "
+        "operations (2) of strength M (0 to 10; 9) with deviation D (0), each with probability "
+        "1/2 (Cubuk et al. 2020, arXiv 1909.13719); trivialaugment: TrivialAugmentWide (Müller & "
+        "Hutter 2021, arXiv 2103.10158)",
     )
     mixup: float = option(
         0.0,
-        "α of mixup: an image becomes λ·image + (1 − λ)·partner, and so does its target, with λ "
-        "from Beta(α, α) for each pair (Zhang et al. 2018, arXiv 1710.09412); 0: no mixup",
+        "α of mixup: images and targets become λ·x + (1 − λ)·partner, with λ from Beta(α, α) for "
+        "each pair (Zhang et al. 2018, arXiv 1710.09412)",
         within="at least 0",
     )
     cutmix: float = option(
         0.0,
-        "α of CutMix: the partner fills a box of the share 1 − λ of the image, with λ from "
-        "Beta(α, α) for each pair (Yun et al. 2019, arXiv 1905.04899); 0: no CutMix; with both, "
-        "each pair has one of them with probability 1/2",
+        "α of CutMix: the partner fills a box of the share 1 − λ (Yun et al. 2019, arXiv "
+        "1905.04899); with mixup, each pair has one of them with probability 1/2",
         within="at least 0",
     )
     erase: float = option(
         0.0,
-        "probability of erasing a random box of an image, which becomes the mean colour: 0.02 to "
-        "0.33 of its area, aspect 0.3 to 3.3 (Zhong et al. 2020, arXiv 1708.04896)",
+        "probability that a random box of an image becomes the mean colour: 0.02 to 0.33 of its "
+        "area, aspect 0.3 to 3.3 (Zhong et al. 2020, arXiv 1708.04896)",
         within="at least 0 and below 1",
     )
 

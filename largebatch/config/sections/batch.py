@@ -14,29 +14,28 @@ class Batch:
 
     workers: int = option(
         8,
-        "virtual workers in a step (W), one GPU of the published run each; the global batch is "
-        "W × images_per_worker",
+        "virtual workers in a step (W), one GPU of the published run each",
         within="above 0",
     )
     images_per_worker: int = option(32, "images of each worker (n)", within="above 0")
     stages: tuple[str, ...] = option(
         (),
-        "changes during the training, each a text such as '30 epochs: batch.images_per_worker=32 "
+        "changes during the training, such as '30 epochs: batch.images_per_worker=32 "
         "data.image_size=224 rate=1.7': the start, new values of batch and data options, and a "
         "factor of the learning rate",
     )
     microbatch: int | Literal["auto"] = option(
         "auto",
-        "workers that a device computes at a time (m); auto: the largest number that fits the "
-        "device memory, of at most 320 images of 224×224 on GPUs and 64 of 64×64 on CPUs",
+        "workers that a device computes at a time (m); auto: as many as fit the memory, at most "
+        "320 images of 224×224 on GPUs and 64 of 64×64 on CPUs",
         within="above 0",
         mathematics=False,
     )
     deadline_s: float = option(
         0.0,
-        "seconds after the start of a step; then a process skips all remaining microbatches "
-        "except the last, but at most half of them, and gradients are averaged over the computed "
-        "images; 0: no deadline",
+        "seconds after the start of a step, after which a process skips the remaining "
+        "microbatches but the last, at most half of them; gradients are averaged over the "
+        "computed images; 0: no deadline",
         within="at least 0",
     )
 
@@ -52,28 +51,28 @@ class Comm:
 
     allreduce: str = option(
         "bucket",
-        "all-reduce of gradients. bucket: one psum for each group of consecutive layers, during "
-        "backward; leaf: one psum for each parameter, during backward; tree: one psum for all "
-        "parameters, after backward",
+        "all-reduce of gradients. bucket: one for each group of consecutive layers, during "
+        "backward; leaf: one for each parameter, during backward; tree: one for all, after "
+        "backward",
         mathematics=False,
     )
     bucket_mib: float | Literal["auto"] = option(
         "auto",
-        "least size of a bucket on the wire, in MiB; auto: the best buckets according to a model "
-        "of the network and the backward pass, one parameter per bucket on CPUs, 4 MiB on one GPU, "
-        "unknown hardware, or one slice of TPU v5e, v5p or v6e",
+        "least size of a bucket in MiB; auto: the best by a model of network and backward, one "
+        "parameter on CPUs, 4 MiB on one GPU, unknown hardware, or one slice of TPU v5e, v5p or "
+        "v6e",
         within="above 0",
         mathematics=False,
     )
     wire: str = option(
         "float32",
-        "number format of gradients on the wire: float32 (the format of the gradients), bfloat16, "
+        "number format of gradients on the wire: float32 (that of the gradients), bfloat16, "
         "float16",
     )
     xla_options: tuple[str, ...] = option(
         (),
-        "XLA compiler options as name=value, which extend or replace the defaults; an unsupported "
-        "option is ignored with a warning",
+        "XLA compiler options as name=value, beside the defaults; unsupported ones are ignored "
+        "with a warning",
         mathematics=False,
     )
 

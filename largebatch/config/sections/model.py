@@ -28,28 +28,28 @@ class Model:
     )
     stem: Literal["conv7", "space_to_depth", "small"] = option(
         "conv7",
-        "conv7: 7×7 convolution of stride 2 and max-pool; space_to_depth: the same function of the "
-        "same parameters, computed as a 4×4 convolution on 2×2 blocks; small: 3×3 convolution of "
-        "stride 1 without pool (images below 64)",
+        "conv7: 7×7 convolution of stride 2 and max-pool; space_to_depth: the same function, "
+        "computed as a 4×4 convolution on 2×2 blocks; small: 3×3 convolution without pool (images "
+        "below 64)",
     )
     blur_pool: bool = option(
         False,
         "blur before each convolution of stride 2 with at least 16 channels (Zhang 2019, arXiv "
-        "1904.11486; placement of FFCV and Composer)",
+        "1904.11486)",
     )
     init: Literal["fan_out", "fan_in"] = option(
         "fan_out", "He-normal initial values of convolutions by fan-out (torchvision) or fan-in"
     )
     head_deviation: float | Literal["auto"] = option(
         "auto",
-        "standard deviation of normal initial values of the head's kernel, with a bias of 0; auto: "
-        "kernel and bias uniform in ±1/√fan-in (torchvision)",
+        "standard deviation of the head's initial kernel, with a bias of 0; auto: kernel and bias "
+        "uniform in ±1/√fan-in (torchvision)",
         within="at least 0",
     )
     init_from: str = option(
         "",
-        "initial weights: a run, a checkpoint, or a file from scripts/export.py or a PyTorch "
-        "library; a head for different classes keeps random weights; empty: random weights",
+        "initial weights: a run, a checkpoint, or a file of this program or a PyTorch library; a "
+        "head for different classes starts random",
         per_host="value",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = option(
@@ -57,7 +57,7 @@ class Model:
     )
     remat: Literal["none", "norms", "blocks"] = option(
         "none",
-        "activations that backward recomputes to save memory: none; norms: normalized activations "
+        "activations that backward recomputes to save memory; norms: normalized activations "
         "inside a block; blocks: whole blocks",
         mathematics=False,
     )
@@ -79,34 +79,32 @@ class Norm:
     gamma: float = option(1.0, "initial scale", within="at least 0")
     last_gamma: float | Literal["auto"] = option(
         "auto",
-        "initial scale of the last BatchNorm in each residual branch; 0: the branch starts at zero "
-        "(Goyal et al. 2017, section 5.1); auto: gamma",
+        "initial scale of the last BatchNorm of each residual branch; 0: the branch starts at "
+        "zero (Goyal et al. 2017); auto: gamma",
         within="at least 0",
     )
     momentum: float = option(
         0.9,
-        "share of the running statistics that an update keeps; update t keeps at most "
-        "(t - 1) / (t + 40), so that the initial 0 and 1 have no effect and the statistics follow "
-        "the weights in the first steps",
+        "share of the running statistics that an update keeps; update t keeps at most (t - 1) / "
+        "(t + 40), so that the initial 0 and 1 have no effect",
         within="at least 0 and below 1",
     )
     running_variance: Literal["unbiased", "biased"] = option(
         "unbiased",
-        "variance in the running statistics: unbiased, with the factor N/(N-1) (cuDNN, PyTorch), "
-        "or biased (TensorFlow, Flax); normalization always uses the biased variance",
+        "variance in the running statistics: unbiased, with the factor N/(N-1) (PyTorch), or "
+        "biased (TensorFlow, Flax)",
     )
     statistics: Literal["auto", "ema", "last", "precise"] = option(
         "auto",
-        "statistics of evaluations and checkpoints. ema: moving average over all workers, equal to "
-        "the average of the workers' moving averages; last: statistics of the last step (Akiba et "
-        "al. 2017); precise: recomputed from training batches before each evaluation (Wu & Johnson "
-        "2021, section 3); auto: precise in runs of fewer than 500 steps, where the moving average "
-        "lags behind the weights, otherwise ema",
+        "statistics of evaluations and checkpoints. ema: moving average over all workers; last: "
+        "those of the last step (Akiba et al. 2017); precise: recomputed from training batches "
+        "before each evaluation (Wu & Johnson 2021); auto: precise in runs of fewer than 500 "
+        "steps, otherwise ema",
         mathematics=False,
     )
     precise_batches: int = option(
         8,
-        "number of global batches for precise statistics; the newest that training consumed",
+        "number of newest global batches for precise statistics",
         within="above 0",
         mathematics=False,
     )

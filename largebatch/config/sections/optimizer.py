@@ -18,39 +18,38 @@ class Optimizer:
     name: str = option(
         "lars",
         "lars (You et al. 2017, arXiv 1708.03888); sgd; lamb (You et al. 2020, arXiv 1904.00962); "
-        "rmsprop_sgd, which changes to SGD (Akiba et al. 2017, arXiv 1711.04325); any optimizer of "
-        "optax, such as optax:adamw; or your own package.module:factory (docs/own_optimizer.md)",
+        "rmsprop_sgd (Akiba et al. 2017, arXiv 1711.04325); optax:NAME; or your own "
+        "package.module:factory (docs/own_optimizer.md)",
     )
     options: str = option(
         "",
-        "optax:NAME and package.module:factory only: arguments of the factory as Python literals, "
-        "such as 'b1=0.9 b2=0.95'",
+        "arguments of optax:NAME or your own factory, such as 'b1=0.9 b2=0.95'",
     )
     flavour: str = option(
         "mlperf",
-        "LARS only: form of the trust ratio e‖w‖ / (‖g‖ + wd‖w‖ + epsilon): mlperf (MLPerf's "
+        "LARS: form of the trust ratio e‖w‖ / (‖g‖ + wd‖w‖ + epsilon): mlperf (MLPerf's "
         "reference), you2017 (the paper), nvidia, fujitsu, optax (e‖w‖ / (‖g + wd·w‖ + epsilon)), "
-        "apex or ascend; your own details follow the name, such as 'apex rate_clip=False' "
+        "apex or ascend; your own details follow, such as 'apex rate_clip=False' "
         "(docs/own_optimizer.md)",
     )
     trust_coefficient: float | Literal["auto"] = option(
         "auto",
-        "LARS only: e in the trust ratio; auto: 0.001, but 0.0025 for fujitsu and 0.02 for apex",
+        "LARS: e in the trust ratio; auto: 0.001, but 0.0025 for fujitsu and 0.02 for apex",
         within="at least 0",
     )
     epsilon: float | Literal["auto"] = option(
         "auto",
-        "LARS: added to the denominator of the trust ratio; auto: 0, but 1e-9 for fujitsu, 1e-8 "
-        "for apex and 1e-5 for ascend. LAMB and RMSprop: added to the root of the mean square; "
-        "auto: 1e-6 and 1e-8",
+        "LARS: in the denominator of the trust ratio; auto: 0, but 1e-9 for fujitsu, 1e-8 for "
+        "apex, 1e-5 for ascend. LAMB and RMSprop: added to the root of the mean square; auto: "
+        "1e-6 and 1e-8",
         within="at least 0",
     )
     rate: Literal["auto", "inside", "outside", "inside_corrected"] = option(
         "auto",
         "LARS and SGD: whether the momentum buffer contains the learning rate; inside_corrected: "
-        "yes, with momentum multiplied by the ratio of this step's learning rate to that of the "
-        "step before (Goyal et al. 2017, arXiv 1706.02677); auto: outside for SGD, apex and "
-        "ascend, inside_corrected for nvidia, otherwise inside",
+        "yes, with momentum times the ratio of this step's learning rate to that before (Goyal et "
+        "al. 2017, arXiv 1706.02677); auto: outside for SGD, apex and ascend, inside_corrected "
+        "for nvidia, otherwise inside",
     )
     momentum: float = option(
         0.9,
@@ -59,8 +58,8 @@ class Optimizer:
     )
     momentum_at_peak: float = option(
         0.0,
-        "momentum at the peak learning rate; between, it changes in proportion to the learning "
-        "rate; 0: constant momentum",
+        "momentum at the peak learning rate, to which momentum changes in proportion to the "
+        "learning rate; 0: constant momentum",
         within="at least 0 and below 1",
     )
     second_momentum: float | Literal["auto"] = option(
@@ -75,37 +74,34 @@ class Optimizer:
     weight_decay: float = option(1e-4, "weight decay, added to the gradient", within="at least 0")
     clip_norm: float = option(
         0.0,
-        "greatest norm of the gradient of the global batch over all parameters, before weight "
-        "decay, trust ratios and momentum; a larger gradient is scaled to it; the logged norm is "
-        "that before clipping; 0: no clipping",
+        "greatest norm of the gradient of the global batch, before weight decay, trust ratios and "
+        "momentum; the logged norm is that before clipping; 0: no clipping",
         within="at least 0",
     )
     trust_skip: tuple[Kind, ...] | Literal["auto"] = option(
         "auto",
         "LARS and LAMB: kinds of parameter (conv, fc, bias, bn) without a trust ratio; auto: bn, "
-        "bias, but none for optax and apex",
+        "bias; optax and apex: none",
     )
     decay_skip: tuple[Kind, ...] | Literal["auto"] = option(
         "auto",
-        "kinds of parameter without weight decay; auto: bn, bias, but bn for nvidia and none for "
-        "optax and apex",
+        "kinds of parameter without weight decay; auto: bn, bias; nvidia: bn; optax and apex: none",
     )
     lr_mults: tuple[str, ...] = option(
         (),
-        "learning rate multipliers, 'PATTERN: FACTOR': regular expression for the whole name of a "
-        "parameter, first match decides, 1 without a match; 0 freezes, and BatchNorm layers whose "
-        "mean or var matches use their running statistics: '(?!head/).*: 0.1' (docs/fine_tune.md)",
+        "learning rate multipliers 'PATTERN: FACTOR' by the name of a parameter, first match "
+        "decides; 0 freezes: '(?!head/).*: 0.1' (docs/fine_tune.md)",
     )
     layout: Literal["auto", "leaf", "rows"] = option(
         "auto",
-        "computation of norms. leaf: one reduction for each parameter; rows: few reductions over "
-        "the rows of many parameters; auto: rows on GPUs, otherwise leaf",
+        "computation of norms. leaf: one reduction for each parameter; rows: few reductions for "
+        "many parameters; auto: rows on GPUs, otherwise leaf",
         mathematics=False,
     )
     update: Literal["replicated", "sharded"] = option(
         "replicated",
         "replicated: each device updates all parameters; sharded: each device updates a part of "
-        "each parameter and holds only its part of the momentum (Xu et al. 2020, arXiv 2004.13336)",
+        "each parameter and holds its part of the momentum (Xu et al. 2020, arXiv 2004.13336)",
         mathematics=False,
     )
 
@@ -132,7 +128,7 @@ class Schedule:
     length: str = option("90 epochs", "duration of the training, rounded up to whole steps")
     peak: float = option(0.0, "peak learning rate; set either this or per_256")
     per_256: float = option(
-        0.0, "peak learning rate for a batch of 256, in proportion to the global batch"
+        0.0, "peak learning rate for a batch of 256; scales linearly with the batch"
     )
     warmup: str = option("5 epochs", "duration of the warm-up from warmup_start to the peak")
     warmup_start: float = option(0.0, "learning rate at the first sample")
@@ -147,21 +143,20 @@ class Schedule:
     decay_end: str = option("100 %", "end of the decay")
     points: tuple[str, ...] = option(
         (),
-        "decay=pieces and decay=lines: points such as '16 epochs: 0.5', a duration and a multiple "
-        "of the peak; pieces: constant until the next point ('30 epochs: 0.1' is a drop to a "
-        "tenth); lines: linear interpolation",
+        "decay=pieces and decay=lines: '16 epochs: 0.5', a duration and a multiple of the peak; "
+        "pieces: constant until the next point; lines: linear interpolation",
     )
     weight_decay: Literal["constant", "follow"] = option(
         "constant",
-        "follow: weight decay has its own schedule, the peak times a linear warm-up from 0 times "
-        "the decay of the learning rate (Fujitsu, MLPerf v0.6)",
+        "follow: weight decay is the peak times a linear warm-up from 0 times the decay of the "
+        "learning rate (Fujitsu, MLPerf v0.6)",
     )
     ema: str = option(
         "",
-        "horizon H of an exponential moving average of weights and BatchNorm statistics: a step of "
-        "B samples keeps exp(-B/H) of it, update t at most (t - 1) / (t + 40); the average is "
-        "evaluated beside the weights and stored in checkpoints, and training does not read it; "
-        "timm's decay d is '1/(1-d) steps', torchvision's is 'EPOCHS/(1-d) samples'; empty: none",
+        "horizon H of a moving average of weights and BatchNorm statistics: a step of B samples "
+        "keeps exp(-B/H) of it, update t at most (t - 1) / (t + 40); it is evaluated beside the "
+        "weights and stored in checkpoints; timm's decay d is '1/(1-d) steps', torchvision's "
+        "'EPOCHS/(1-d) samples'; empty: none",
     )
 
 
@@ -171,14 +166,13 @@ class Loss:
 
     kind: Literal["softmax", "sigmoid"] = option(
         "softmax",
-        "softmax: cross-entropy of one distribution over the classes; sigmoid: binary "
-        "cross-entropy of each class, averaged over the classes (Wightman et al. 2021, arXiv "
-        "2110.00476; --bce-loss of timm)",
+        "softmax: cross-entropy over the classes; sigmoid: mean binary cross-entropy of the "
+        "classes (Wightman et al. 2021, arXiv 2110.00476; --bce-loss of timm)",
     )
     target_threshold: float = option(
         0.0,
-        "sigmoid only: a target above this value becomes 1, any other 0, so that a mixed image has "
-        "several classes (--bce-target-thresh of timm); 0: targets remain shares",
+        "sigmoid: a target above this value becomes 1, any other 0 (--bce-target-thresh of timm); "
+        "0: targets remain shares",
         within="at least 0 and below 1",
     )
     label_smoothing: float = option(
@@ -186,15 +180,13 @@ class Loss:
     )
     l2: float = option(
         0.0,
-        "λ of an L2 term λ/2·‖w‖² in the loss; gradients and their norms include it, the logged "
-        "loss does not",
+        "λ of an L2 term λ/2·‖w‖² in the loss; gradients include it, the logged loss does not",
         within="at least 0",
     )
     l2_skip: tuple[Kind, ...] = option(("bn",), "kinds of parameter without the L2 term")
     scale: float | Literal["auto"] = option(
         "auto",
-        "loss scale against underflow; gradients are divided by it after the all-reduce; auto: 1, "
-        "or with float16 the largest power of two up to the global batch, times the classes for "
-        "kind=sigmoid",
+        "loss scale against underflow; auto: 1, or with float16 the largest power of two up to "
+        "the global batch, times the classes for kind=sigmoid",
         within="above 0",
     )
