@@ -42,17 +42,14 @@ def synchrony(kept: Record) -> str:
         rows.append(
             (
                 each["name"],
-                each["machines"],
                 percent(each["top1"]),
                 f"{each['seconds']['mean']:.2f}",
                 f"{reached['mean']:.2f}" if reached else missed,
-                f"{100 * each['images']['mean'] / each['computed']['mean']:.1f}",
-                f"{stale['mean']:.1f} (at most {stale['most']})" if stale else "0",
+                f"{stale['mean']:.1f}" if stale else "0",
             )
         )
     target = f"s to {100 * kept['target']:.0f} %"
-    header = ("policy", "machines", "top-1, %", "simulated s", target, "images used, %")
-    return table((*header, "staleness τ"), rows)
+    return table(("policy", "top-1, %", "simulated s", target, "staleness τ"), rows)
 
 
 def batch_size_table(trials: Sequence[Trial]) -> str:
