@@ -39,15 +39,9 @@ def page(text: str, recipes: Sequence[Recipe]) -> str:
         )
         for found in map(ladder.propose, _SHOWN)
     ]
-    unverified = [
-        f"- **{recipe.name}**: {', '.join(f'`{key}`' for key in recipe.unverified)}"
-        for recipe in recipes
-        if recipe.unverified
-    ]
     blocks = {
         "recipes": table(recipe_text.HEADINGS, recipe_text.listing(recipes)),
         "tags": table(("tag", "meaning"), TAGS.items()),
-        "unverified": "\n".join(unverified),
         "points": table(("batch", *_RATES, "epochs", "source"), points),
         "proposals": table(("batch", "kind", *_RATES, "epochs to 75.9 %"), proposals),
     }
