@@ -45,7 +45,7 @@ def resolved_text(recipe: Recipe) -> str:
 
 
 def listing(recipes: Sequence[Recipe]) -> Rows:
-    """Return name, batch, devices, epochs, optimizer, published top-1, time and tags of each."""
+    """Return the cells of `HEADINGS` for each published recipe."""
     return [
         (
             recipe.name,
@@ -56,14 +56,24 @@ def listing(recipes: Sequence[Recipe]) -> Rows:
             _number(published.top1_percent, " %"),
             _duration(published.seconds),
             published.provenance,
-            f"{len(recipe.unverified)} unverified",
+            str(len(recipe.unverified)),
         )
         for recipe in recipes
         if (published := recipe.published)
     ]
 
 
-HEADINGS = ("recipe", "batch", "devices", "epochs", "optimizer", "top-1", "time", "tags", "values")
+HEADINGS = (
+    "recipe",
+    "batch",
+    "devices",
+    "epochs",
+    "optimizer",
+    "top-1",
+    "time",
+    "tags",
+    "unverified",
+)
 
 
 def values(recipe: Recipe) -> Rows:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from largebatch.planning.calibration import table as calibration
 from pages.markdown import insert, ms, percent, table
 
 Numbers = Mapping[str, Any]
@@ -27,14 +26,6 @@ def page(text: str, kept: Numbers) -> str:
 def _calibration(found: Numbers) -> dict[str, str]:
     shares = (found[key] for key in ("median_error", "worst_error", "error", "unseen_error"))
     values = found["parameters"]
-    parameters = [
-        (
-            f"`{name}`",
-            "below" if name == "sustained" else f"{values[name]:.3g} {prior.unit}".strip(),
-            prior.meaning,
-        )
-        for name, prior in calibration().priors.items()
-    ]
     runs = [
         (
             row["run"],
@@ -54,7 +45,6 @@ def _calibration(found: Numbers) -> dict[str, str]:
                 )
             ],
         ),
-        "parameters": table(("parameter", "fitted", "meaning"), parameters),
         "families": table(
             ("family", "`sustained`"), [(k, f"{v:.2f}") for k, v in values["sustained"].items()]
         ),

@@ -1,4 +1,4 @@
-"""Generation of the option tables in docs/configuration.md."""
+"""Generation of the lists of options in docs/configuration.md."""
 
 import dataclasses
 import typing
@@ -9,7 +9,7 @@ from largebatch.config.values import describe
 
 
 def markdown() -> str:
-    """Return Markdown with a table of options for each section of the configuration."""
+    """Return Markdown with a list of options for each section of the configuration."""
     kinds = {
         f"{section.name}.{name}": kind
         for section in dataclasses.fields(Config)
@@ -23,13 +23,11 @@ def markdown() -> str:
             current = section
             about = getattr(Config(), section).__doc__.splitlines()[0]
             lines += ["", f"## {section}", "", about, ""]
-            lines += ["| option | default, and other values | meaning |", "|---|---|---|"]
         marks = "" if field.metadata["mathematics"] else " ≈"
         if per_host := field.metadata["per_host"]:
             marks += f" {per_host} per host"
         values = _values(kinds[key], default, field.metadata["within"])
-        cells = (f"`{name}`{marks}", values, field.metadata["doc"])
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append(f"- **`{name}`**{marks} ({values}): {field.metadata['doc']}")
     return "\n".join(lines).strip() + "\n"
 
 

@@ -23,7 +23,6 @@ def page(text: str, recipes: Sequence[Recipe]) -> str:
             f"{point.momentum:g}",
             f"{point.weight_decay:g}",
             f"{point.epochs:g} ± {point.spread:g}",
-            point.source,
         )
         for point in ladder.POINTS
     ]
@@ -42,7 +41,7 @@ def page(text: str, recipes: Sequence[Recipe]) -> str:
     blocks = {
         "recipes": table(recipe_text.HEADINGS, recipe_text.listing(recipes)),
         "tags": table(("tag", "meaning"), TAGS.items()),
-        "points": table(("batch", *_RATES, "epochs", "source"), points),
+        "points": table(("batch", *_RATES, "epochs"), points),
         "proposals": table(("batch", "kind", *_RATES, "epochs to 75.9 %"), proposals),
     }
     return insert(text, blocks)
