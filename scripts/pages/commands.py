@@ -50,7 +50,6 @@ def command(path: Path, root: Path) -> Command:
 def page(text: str, root: Path) -> str:
     """Return docs/commands.md with the table of the commands under a root."""
     rows = [
-        (f"`{each.name}`", each.summary, f"`{each.examples[0]}`")
-        for each in (command(path, root) for path in paths(root))
+        (f"`{each.name}`", each.summary) for each in (command(path, root) for path in paths(root))
     ]
-    return insert(text, {"commands": table(("command", "purpose", "example"), rows)})
+    return insert(text, {"commands": table(("command", "purpose"), rows)})
