@@ -6,7 +6,6 @@ from typing import Any
 from pages.markdown import insert, ms, percent, table
 
 Numbers = Mapping[str, Any]
-_BACKUPS = (0, 1, 2, 3, 4, 5, 8, 20)
 _RECORD_DEVICES = 2048
 
 
@@ -18,7 +17,6 @@ def page(text: str, kept: Numbers) -> str:
         | _fujitsu(studies["fujitsu"], studies["alternatives"])
         | _network(studies["bucket_sizes"], studies["algorithms"])
         | _scaling(studies["scaling"])
-        | _stragglers(studies["arrivals"])
     )
     return insert(text, blocks)
 
@@ -125,31 +123,3 @@ def _scaling(found: Numbers) -> dict[str, str]:
     ]
     counts = [f"{row['devices']:,}" for row in found["strong"]["abci"]]
     return {"scaling": table(("cluster", *counts, "device-hours", "rate kept"), rows)}
-
-
-def _stragglers(found: Numbers) -> dict[str, str]:
-    backups = {row["ignored"]: row for row in found["backups"]["rows"]}
-    policies = [
-        (
-            row["policy"],
-            row["machines"],
-            f"{row['step_s']:.2f}",
-            f"{row['gradients']:.1f}",
-            f"{100 * row['efficiency']:.1f} %",
-        )
-        for row in found["policies"]
-    ]
-    return {
-        "backups": table(
-            ("b", "step, s", "efficiency"),
-            [
-                (
-                    b,
-                    f"{backups[b]['step_s']:.2f}",
-                    f"{100 * backups[b]['efficiency']:.1f} %",
-                )
-                for b in _BACKUPS
-            ],
-        ),
-        "policies": table(("policy", "machines", "step, s", "gradients", "efficiency"), policies),
-    }

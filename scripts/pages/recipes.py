@@ -9,7 +9,6 @@ from largebatch.planning import ladder
 from largebatch.tools import recipe_text
 from pages.markdown import insert, table
 
-_SHOWN = (2_048, 16_384, 40_960, 81_920, 98_304, 131_072)
 _RATES = ("peak LR", "warm-up", "momentum", "weight decay")
 
 
@@ -26,23 +25,10 @@ def page(text: str, recipes: Sequence[Recipe]) -> str:
         )
         for point in ladder.POINTS
     ]
-    proposals = [
-        (
-            f"{found.batch:,}",
-            found.kind,
-            f"{found.peak:.4g}",
-            f"{found.warmup_epochs:.1f}",
-            f"{found.momentum:.4g}",
-            f"{found.weight_decay:g}",
-            f"{found.epochs:.1f} ± {found.uncertainty:.1f}",
-        )
-        for found in map(ladder.propose, _SHOWN)
-    ]
     blocks = {
         "recipes": table(recipe_text.HEADINGS, recipe_text.listing(recipes)),
         "tags": table(("tag", "meaning"), TAGS.items()),
         "points": table(("batch", *_RATES, "epochs"), points),
-        "proposals": table(("batch", "kind", *_RATES, "epochs to 75.9 %"), proposals),
     }
     return insert(text, blocks)
 
