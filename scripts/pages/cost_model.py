@@ -15,7 +15,7 @@ def page(text: str, kept: Numbers) -> str:
     blocks = (
         _calibration(studies["calibration"])
         | _fujitsu(studies["fujitsu"], studies["alternatives"])
-        | _network(studies["bucket_sizes"], studies["algorithms"])
+        | _network(studies["bucket_sizes"])
         | _scaling(studies["scaling"])
     )
     return insert(text, blocks)
@@ -88,7 +88,7 @@ def _fujitsu(found: Numbers, others: list[Numbers]) -> dict[str, str]:
     }
 
 
-def _network(found: Numbers, algorithms: Numbers) -> dict[str, str]:
+def _network(found: Numbers) -> dict[str, str]:
     small, best = found["least_mib"][0], min(found["least_mib"], key=lambda row: row["exposed_s"])
     equal = [
         (f"at least {name} MiB", row["buckets"], ms(row["exposed_s"], 2), "")
@@ -98,12 +98,8 @@ def _network(found: Numbers, algorithms: Numbers) -> dict[str, str]:
         (name, row["buckets"], ms(row["exposed_s"], 2), ms(row["half_rate_exposed_s"], 2))
         for name, row in found["named"].items()
     ]
-    at = algorithms["devices"].index(_RECORD_DEVICES)
-    seconds = {name: of[at] for name, of in algorithms["of_gradients"].items()}
-    times = [(n.replace("_", " "), ms(s)) for n, s in sorted(seconds.items(), key=lambda x: x[1])]
     return {
         "buckets": table(("cuts", "buckets", "exposed, ms", "at half rate, ms"), equal + named),
-        "algorithms": table(("algorithm", "ms"), times),
     }
 
 
