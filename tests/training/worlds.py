@@ -16,6 +16,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.checkpoint.checkpoints import manifest_of
+from largebatch.checkpoint.file import by_path
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Config, Facts, freeze, override
 from largebatch.config.plan import resolve
@@ -28,6 +29,7 @@ from largebatch.training.run import Run
 from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps, model_of
+from tests import reference
 
 ROOT = Path(__file__).parents[2]
 SHAPE = (16, 16, 2)
@@ -41,6 +43,11 @@ RESNET = SMALL | {"name": "tests.training.own_models:resnet"}
 TIMES = {"images_per_s", "input_wait", "seconds"}
 """Columns of metrics.jsonl that differ from run to run."""
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
+RATES = (0.5, 0.3, 0.4)
+EQUAL = 1e-10
+"""Rounding in float64 leaves about 1e-15 of the largest value of an array; three steps through
+seven layers amplify that to less than 5e-13. This is two hundred times that, and a million times
+below the least mistake known: statistics of a wrong span move gradients by more than 1e-3."""
 
 
 def config(**sections: Any) -> Config:
@@ -180,3 +187,87 @@ def place(stage: Stage, state: TrainState) -> TrainState:
         stage.checkpoint_shapes,
     )
     return stage.steps.from_checkpoint(stored)
+
+
+def trained(
+    stage: Stage, begin: TrainState, rates: Sequence[float] = RATES, batch: Any = batch
+) -> tuple[TrainState, list[Metrics]]:
+    """The state after a step at each rate, as checkpoints hold it, and the metrics of each."""
+    state, seen = place(stage, begin), []
+    for step, rate in enumerate(rates):
+        images, labels = batch(step, stage.plan.samples_per_step)
+        state, metrics = run_step(stage, state, images, labels, rate)
+        seen.append(jax.device_get(metrics))
+    return jax.device_get(stage.steps.to_checkpoint(state)), seen
+
+
+def errors(found: Any, expected: Any) -> dict[str, float]:
+    """By path, the largest difference as a share of the largest value of the array."""
+    ours, theirs = by_path(found), by_path(expected)
+    assert ours.keys() == theirs.keys()
+    return {
+        # What has no gradient, such as the bias of a key, has rounding alone.
+        path: float(np.abs(ours[path] - value).max(initial=0))
+        / max(np.abs(value).max(initial=0), 1e-6)
+        for path, value in theirs.items()
+    }
+
+
+def assert_equal(found: Any, expected: Any, tolerance: float = EQUAL) -> None:
+    """Two trees are equal but for rounding; an integer must be the same."""
+    wrong = {path: error for path, error in errors(found, expected).items() if error > tolerance}
+    assert not wrong
+
+
+def random_state(stage: Stage) -> TrainState:
+    """The state of a stage with the parameters and statistics of the reference's network."""
+    params, stats = reference.random_params(
+        5, depth=6, width=4, channels=2, classes=CLASSES, dtype="float64"
+    )
+    fresh = jax.device_get(stage.steps.to_checkpoint(stage.init(np.int32(0))))
+    ema = fresh.ema and fresh.ema._replace(params=params, stats=stats)
+    return fresh._replace(params=params, stats=stats, ema=ema)
+
+
+def assert_equal_to_reference(
+    stage: Stage, rule: str, norm_momentum: float = 0.9, step: int = 400, **more: Any
+) -> TrainState:
+    """Steps equal those of the reference, which loops over workers; return the state after them."""
+    plan, options = stage.plan, stage.plan.config
+    start = random_state(stage)
+    state, params, stats = place(stage, start), start.params, start.stats
+    velocity = jax.tree.map(np.zeros_like, params)
+    for index, rate in enumerate(RATES if step == 400 else RATES[:1]):
+        images, labels = batch(index, plan.samples_per_step)
+        state, metrics = run_step(stage, state, images, labels, rate, step + index)
+        expected = reference.step(
+            *(params, stats, velocity, images, labels),
+            workers=plan.workers,
+            span=plan.span,
+            depth=6,
+            mean=MEAN,
+            std=STD,
+            epsilon=options.norm.epsilon,
+            norm_momentum=norm_momentum,
+            unbiased=options.norm.running_variance == "unbiased",
+            label_smoothing=options.loss.label_smoothing,
+            optimizer=rule,
+            learning_rate=rate,
+            trust_coefficient=options.optimizer.trust_coefficient,
+            lars_epsilon=options.optimizer.epsilon,
+            momentum=options.optimizer.momentum,
+            weight_decay=options.optimizer.weight_decay,
+            nesterov=options.optimizer.nesterov,
+            **more,
+        )
+        params, stats, velocity = expected.params, expected.stats, expected.velocity
+        np.testing.assert_allclose(metrics.loss, expected.loss, rtol=EQUAL)
+        assert round(float(metrics.top1) * plan.samples_per_step) == expected.correct
+        norm = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(expected.gradients)))
+        np.testing.assert_allclose(metrics.gradient_norm, norm, rtol=EQUAL)
+    found = jax.device_get(state)
+    assert_equal(found.params, params)
+    assert_equal(found.stats, stats)
+    if not stage.steps.frozen:
+        assert_equal(found.optimizer.momentum, velocity)
+    return found
