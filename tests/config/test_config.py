@@ -1,4 +1,3 @@
-import dataclasses
 import importlib
 import subprocess
 import sys
@@ -6,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.cli import split_overrides
-from largebatch.config import changed, default_config, differences, freeze, load, override, table
+from largebatch.config import changed, differences, load, override, table
 from largebatch.config.durations import samples
-from largebatch.config.schema import Config, options
+from largebatch.config.schema import Config
 from largebatch.errors import ConfigError
 
 
@@ -24,12 +22,6 @@ HEAD = (
 )
 
 
-def test_every_option_is_documented_and_says_whether_it_changes_the_mathematics():
-    for key, _, field in options(Config()):
-        assert len(field.metadata["doc"]) > 5, key
-        assert isinstance(field.metadata["mathematics"], bool), key
-
-
 def test_a_recipe_changes_only_what_it_sets(tmp_path):
     path = write(
         tmp_path, HEAD + "    c.batch.workers = 2048\n    c.norm.span = 'all'\n    return c\n"
@@ -38,28 +30,17 @@ def test_a_recipe_changes_only_what_it_sets(tmp_path):
     assert not list(tmp_path.glob("__pycache__"))
 
 
-def test_defaults_survive_the_round_trip():
-    assert freeze(default_config()) == Config()
-    assert freeze(dataclasses.asdict(Config())) == Config()
-
-
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("batch.workers", "16", 16),
         ("norm.span", "all", "all"),
         ("norm.span", "4", 4),
-        ("schedule.peak", "1e-1", 0.1),
         ("schedule.peak", "3", 3.0),
         ("optimizer.trust_skip", "bn,fc", ("bn", "fc")),
-        ("optimizer.flavour", "apex rate_clip=False", "apex rate_clip=False"),
-        ("optimizer.epsilon", "auto", "auto"),
+        ("optimizer.trust_skip", "('bn',)", ("bn",)),
         ("optimizer.epsilon", "1e-9", 1e-9),
         ("data.flip", "true", True),
-        ("schedule.length", "540 steps", "540 steps"),
         ("schedule.points", "30 epochs: 1,60 epochs: 0", ("30 epochs: 1", "60 epochs: 0")),
-        ("optimizer.trust_skip", "", ()),
-        ("optimizer.trust_skip", "('bn',)", ("bn",)),
     ],
 )
 def test_overrides_read_by_type(key, text, value):
@@ -73,19 +54,15 @@ def test_overrides_read_by_type(key, text, value):
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("batch.wokers", "16", ["'batch.workers'"]),
         ("bacth.workers", "16", ["'batch.workers'"]),
         ("batch.momentum", "1", ["'norm.momentum'", "'optimizer.momentum'"]),
         ("batch.workers", "2.5", ["batch.workers", "2.5", "an integer"]),
-        ("batch.workers", "many", ["batch.workers", "'many'"]),
         ("schedule.peak", "nan", ["schedule.peak", "nan"]),
-        ("schedule.peak", "1" + 400 * "0", ["schedule.peak"]),
-        ("model.stem", "smal", ["model.stem", "'small'"]),
-        ("model.dtype", "fp16", ["model.dtype", "'float16'"]),
         ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
-        ("data.flip", "maybe", ["data.flip", "true", "false"]),
         ("run", "1", ["docs/configuration.md"]),
         ("seed", "1", ["--config.run.seed=1"]),
+        ("--config.model.dtype", "float32", ["use 'model.dtype'"]),
+        ("lr", "0.1", ["--config.schedule.peak=0.1"]),
     ],
 )
 def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
@@ -99,11 +76,9 @@ def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
     ("body", "words"),
     [
         ("    c.batch.wokers = 1\n    return c\n", ["recipe.py line 5", "wokers"]),
-        ("    c.batch.workers = True\n    return c\n", ["batch.workers=True"]),
         ("    return 1 / 0\n", ["recipe.py line 5", "ZeroDivisionError"]),
         ("    return 3\n", ["recipe.py", "get_config()"]),
         ("    return {'batsh': {}}\n", ["'batch'"]),
-        ("    return {'batch': {3: 4}}\n", ["batch.3"]),
         ("    raise SystemExit(7)\n", ["recipe.py line 5", "SystemExit"]),
         ("    return c c\n", ["recipe.py line 5"]),
     ],
@@ -113,35 +88,6 @@ def test_a_wrong_recipe_names_file_line_and_reason(tmp_path, body, words):
         load(write(tmp_path, HEAD + body))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_a_missing_recipe_suggests_its_neighbour(tmp_path):
-    write(tmp_path, HEAD + "    return c\n")
-    with pytest.raises(ConfigError, match=r".*recip\.py; .*recipe\.py"):
-        load(tmp_path / "recip.py")
-    with pytest.raises(ConfigError, match="no get_config"):
-        load(write(tmp_path, "x = 1\n"))
-
-
-def test_command_line_overrides():
-    found, _ = split_overrides(["--config.run.seed=3", "--config.data.source", "digits"])
-    assert found == [("run.seed", "3"), ("data.source", "digits")]
-    with pytest.raises(ConfigError, match=r"--config\.run\.seed"):
-        split_overrides(["--config.run.seed"])
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("0.1 epochs", 128_117),  # 128,116.7
-        ("540 steps", 540 * 81_920),
-        ("1_000 samples", 1000),
-        ("40 %", 400),
-    ],
-)
-def test_durations(text, value):
-    found = samples(text, "schedule.x", per_step=81_920, per_epoch=1_281_167, length=1000)
-    assert found == value
 
 
 @pytest.mark.parametrize("text", ["5", "epochs", "five epochs", "-1 epochs", "1e3 samples", ""])

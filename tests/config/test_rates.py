@@ -63,24 +63,14 @@ def test_points_are_durations():
     assert made(schedule=power).learning_rate(2500) == 1.0
 
 
-def test_momentum_at_the_peak():
-    found = made(optimizer={"momentum": 0.98, "momentum_at_peak": 0.9})
-    momenta = [found.at(position, None, 1).momentum for position in (0, 5000, 90_000)]
-    assert momenta == pytest.approx([0.98, 0.9, 0.98], rel=1e-15)
-    assert made().momentum_at_peak is None
-
-
 @pytest.mark.parametrize(
     ("options", "corrected"),
     [
         ({}, False),
         ({"flavour": "nvidia"}, True),
         ({"flavour": "nvidia", "rate": "inside"}, False),
-        ({"rate": "inside_corrected"}, True),
-        ({"name": "sgd", "flavour": "nvidia"}, False),
         ({"name": "sgd", "rate": "inside_corrected"}, True),
         ({"name": "lamb"}, False),
-        ({"name": "lamb", "rate": "inside_corrected"}, False),
     ],
 )
 def test_which_optimizers_correct_momentum(options, corrected):
@@ -112,14 +102,9 @@ def test_blend_of_two_optimizers():
             {"optimizer": {"flavour": "mlperf zero_norm='no'"}},
             r"optimizer\.flavour: zero_norm='no'",
         ),
-        ({"optimizer": {"flavour": "mlperf trust_clip=5"}}, r"optimizer\.flavour: trust_clip=5"),
-        ({"optimizer": {"flavour": "mlperf epsilon=True"}}, r"optimizer\.flavour: epsilon=True"),
-        ({"optimizer": {"flavour": "apex rate_clip=3"}}, r"optimizer\.flavour: rate_clip=3"),
         ({"optimizer": {"flavour": "apex trust_skip='bn'"}}, r"optimizer\.flavour: trust_skip"),
         ({"optimizer": {"flavour": "apex trust_klip=()"}}, r"optimizer\.flavour: .*trust_klip"),
-        ({"optimizer": {"decay_skip": "norm"}}, r"optimizer\.decay_skip"),
         ({"schedule": {"decay": "pieces", "points": ("16 epochs: much",)}}, r"schedule\.points"),
-        ({"schedule": {"decay": "pieces", "points": ("1 epochs: ",)}}, r"schedule\.points"),
     ],
 )
 def test_contradictions_and_wrong_values_are_named(sections, option):
@@ -130,27 +115,6 @@ def test_contradictions_and_wrong_values_are_named(sections, option):
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_auto_is_the_choice_of_the_flavour(flavour):
     assert lars_of(config(optimizer={"flavour": flavour}).optimizer) == FLAVOURS[flavour]
-
-
-def test_every_setting_of_lars_can_be_chosen():
-    chosen = {
-        "denominator": "sum_of_norms",
-        "denominator_decay": "decay_times_peak",
-        "epsilon": 0.5,
-        "trust_coefficient": 0.25,
-        "rate": "outside",
-        "zero_norm": "weight",
-        "rate_clip": True,
-        "trust_clip": (0.1, 0.2),
-        "trust_skip": ("fc",),
-        "decay_skip": (),
-    }
-    details = " ".join(f"{name}={value!r}" for name, value in chosen.items())
-    found = lars_of(config(optimizer={"flavour": f"optax {details}"}).optimizer)
-    assert {name: getattr(found, name) for name in chosen} == chosen
-    # Options of their own decide over the details.
-    both = {"flavour": "optax epsilon=0.5", "epsilon": 0.25}
-    assert lars_of(config(optimizer=both).optimizer).epsilon == 0.25
 
 
 def test_a_plan_gives_the_rates_of_its_steps():

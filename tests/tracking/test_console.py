@@ -121,13 +121,6 @@ def test_terminal_has_colour_bar_and_every_line(rendered):
     assert text.count("540/540") <= text.count("\x1b[2K")
 
 
-def test_no_color_removes_colour_only(rendered, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    text = rendered(file=Terminal(), width=100)
-    assert not COLOUR.search(text)
-    assert "\x1b[1m" in text
-
-
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 @pytest.mark.parametrize("width", [20, 200])
 def test_paths_and_commands_can_be_pasted(monkeypatch, kind, width):
@@ -147,33 +140,10 @@ def test_paths_and_commands_can_be_pasted(monkeypatch, kind, width):
     assert boxed == (width == 200)
 
 
-def test_quiet_prints_nothing(clock, capsys):
-    file = Terminal()
-    for options in ({"file": file}, {}):
-        everything(Console(quiet=True, **options), clock)
-    assert file.getvalue() == ""
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 def test_brief_prints_warnings_and_the_last_line(rendered, kind):
     text = ANSI.sub("", rendered(brief=True, file=kind()))
     assert text.splitlines() == ["warning: one host is slow", "finished  top-1 75.08%"]
-
-
-@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-def test_failed_compilation_is_not_called_done(clock, kind):
-    file = kind()
-
-    def fail():
-        with Console(file=file).compiling("training step"):
-            clock.now += 2.0
-            raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="out of memory"):
-        fail()
-    assert "compiling training step stopped after 2.0 s" in file.getvalue()
-    assert "compiled" not in file.getvalue()
 
 
 def test_streams_are_given_back_after_a_live_display(monkeypatch):
@@ -201,15 +171,6 @@ def test_streams_are_given_back_after_a_live_display(monkeypatch):
     assert "compiled evaluation" in out.getvalue()
 
 
-def test_an_encoding_without_box_characters(clock):
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    everything(Console(file=file), clock)
-    file.isatty = lambda: True
-    everything(Console(file=file), clock)
-    assert b"75.08%" in raw.getvalue()
-
-
 @pytest.mark.parametrize(("job", "steps"), [("17", [2, 4]), (None, [1, 4])])
 def test_in_a_slurm_job_each_row_of_the_log_has_a_line(clock, job, steps, monkeypatch):
     if job:
@@ -225,6 +186,10 @@ def test_in_a_slurm_job_each_row_of_the_log_has_a_line(clock, job, steps, monkey
 # ---- Progress
 
 
+def report(progress, step, *, loss=2.3456, images_per_s=12_345.0, **more):
+    progress.update(step, loss=loss, images_per_s=images_per_s, epoch=step / 100, **more)
+
+
 @pytest.fixture
 def progress():
     def start(total, first=0):
@@ -235,23 +200,6 @@ def progress():
     return start
 
 
-def report(progress, step, *, loss=2.3456, images_per_s=12_345.0, **more):
-    progress.update(step, loss=loss, images_per_s=images_per_s, epoch=step / 100, **more)
-
-
-def test_remaining_time_leaves_out_the_first_step(clock, progress):
-    shown, lines = progress(110)
-    clock.now += 60.0
-    report(shown, 1)
-    assert "eta" not in lines[-1]
-    clock.now += 20.0
-    report(shown, 11)  # 10 steps in 20 s; 99 remain
-    assert lines[-1].endswith("eta 0:03:18")
-    clock.now += 1000.0
-    report(shown, 110)
-    assert lines[-1].endswith("eta 0:00:00")
-
-
 def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock, progress):
     shown, lines = progress(1000, 900)
     report(shown, 900)  # no step behind it
@@ -260,20 +208,6 @@ def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock, progre
     clock.now += 14.0
     report(shown, 908, images_per_s=None)  # 2 s a step; 92 remain
     assert lines[-1] == "step  908/1000  epoch 9.08  loss 2.3456  32.0 images/s  eta 0:03:04"
-
-
-def test_lines_are_rare_and_end_with_the_last_step(clock, progress):
-    shown, lines = progress(40)
-    shown.finish()
-    assert lines == []
-    for step in range(1, 41):
-        clock.now += 3.0
-        report(shown, step)
-    # The first report, then every fourth (12 s ≥ 10 s), then the last at once.
-    assert [int(line.split("/")[0].split()[1]) for line in lines] == [*range(1, 41, 4), 40]
-    assert lines[1] == "step  5/40  epoch 0.05  loss 2.3456  12,345 images/s  eta 0:01:45"
-    shown.finish()
-    assert len(lines) == 11
 
 
 def test_a_run_that_stops_early_prints_its_last_step(clock, progress):

@@ -1,9 +1,7 @@
 """The MLPerf log, judged by MLPerf's own checkers."""
 
 import dataclasses
-import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -11,12 +9,11 @@ from pathlib import Path
 
 import jax
 import pytest
-from mlperf_logging import rcp_checker
 
 from largebatch.config import Facts, default_config, freeze, load
 from largebatch.config.plan import resolve
 from largebatch.data.digits import Digits
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import Watchdog, exit_code
 from largebatch.tracking import MlperfTracker, mlperf
 from largebatch.tracking.mlperf import (
@@ -25,7 +22,6 @@ from largebatch.tracking.mlperf import (
     complaints,
     read_log,
     rehearse,
-    seconds_between,
 )
 from largebatch.training import session
 from largebatch.training.rehearsal import warm_up
@@ -102,7 +98,6 @@ def test_a_full_length_closed_run_is_accepted(tmp_path):
     ("sections", "key"),
     [
         ({"schedule": {"decay": "cosine"}}, "lars_opt_learning_rate_decay_poly_power"),
-        ({"optimizer": {"epsilon": "auto", "flavour": "ascend"}}, "lars_epsilon"),
         ({"optimizer": {"weight_decay": 3e-5}}, "lars_opt_weight_decay"),
     ],
 )
@@ -117,36 +112,6 @@ def test_a_closed_run_with_another_recipe_is_refused(tmp_path, sections, key):
 def test_published_closed_recipes_are_accepted(recipe):
     config = load(CONFIGS / f"{recipe}.py", [("run.mlperf_log", "closed")])
     check_rules(resolve(config, dataclasses.replace(IMAGENET, devices=1)))
-
-
-def test_a_recipe_that_breaks_the_rules_is_refused_before_it_trains():
-    plan = closed_plan(schedule={"end": 0.01, "power": 3.0}, run={"mlperf_log": "closed"})
-    found = r"end_learning_rate=0.01 fails .*poly_power=3.0 fails"
-    with pytest.raises(ConfigError, match=found):
-        check_rules(plan)
-
-
-def test_sgd_has_hyperparameters_of_its_own(tmp_path):
-    assert not complaints(rehearsed(tmp_path, closed_plan(optimizer={"name": "sgd"})))
-
-
-def test_a_closed_run_below_the_target_is_refused(tmp_path):
-    log = rehearsed(tmp_path, closed_plan(), lambda epochs: 0.7589 * epochs / 35)
-    assert lines(log)[-1][2]["status"] == "aborted"
-    assert complaints(log)
-
-
-def test_an_epoch_that_is_not_a_whole_number_of_steps(tmp_path):
-    """At 3,200 an epoch is 400.36 steps; samples and epochs of the log continue."""
-    log = rehearsed(tmp_path, closed_plan(data={"epoch_end": "continue"}))
-    assert not complaints(log)
-    found = lines(log)
-    positions = [m["samples_count"] for k, _, m, _ in found if k == "eval_accuracy"]
-    assert positions[0] == 1601 * 3200
-    epochs = [m["epoch_num"] for k, _, m, _ in found if k == "eval_accuracy"]
-    assert epochs == [pytest.approx(p / 1_281_167, abs=5e-4) for p in positions]
-    started = [m["epoch_num"] for k, _, m, _ in found if k == "epoch_start"]
-    assert started == list(range(1, started[-1] + 1))
 
 
 DIGITS = worlds.config(
@@ -202,12 +167,6 @@ def test_a_real_open_run_is_accepted(digits):
     clocked = (times["run_stop"] - times["run_start"]) / 1000
     assert clocked < summary.wall_s - summary.compile_s
     assert summary.train_s + summary.evaluation_s < clocked + 0.002
-
-
-def test_no_log_names_a_path_of_the_machine(digits):
-    text = (digits[0] / "result_7.txt").read_text()
-    assert set(re.findall(r'"file": "([^"]*)"', text)) == {"largebatch/tracking/mlperf.py"}
-    assert not re.search(r'"/|[A-Z]:\\', text)
 
 
 def test_a_rehearsal_has_the_events_of_the_run(digits, tmp_path):
@@ -291,33 +250,6 @@ def test_our_convergence_point_at_81920(tmp_path):
     accepted, text = check_convergence(five_runs(tmp_path / "few", 70), ours)
     assert not accepted
     assert "RCP found" in text
-
-
-def test_our_point_is_that_of_67840_moved_by_the_slope_to_86016():
-    path = Path(rcp_checker.__file__).parent / "training_4.0.0" / "rcps_resnet.json"
-    nearest = json.loads(path.read_text())["resnet_ref_67840"]["Epochs to converge"]
-    mean = sum(nearest) / len(nearest)
-    moved = (90 - mean) * (81_920 - 67_840) / (86_016 - 67_840)
-    (point,) = json.loads(POINT_81920.read_text()).values()
-    assert point["Epochs to converge"] == [round(epochs + moved, 2) for epochs in nearest]
-    plan = record_plan()
-    assert point["BS"] == plan.first_stage.samples_per_step
-    assert point["Hyperparams"]["opt_base_learning_rate"] == plan.schedule.peak
-
-
-def test_a_log_is_read_or_reported_as_damaged(tmp_path):
-    log = rehearsed(tmp_path, closed_plan())
-    events = read_log(log)
-    # The clock is invented, and so both are equal.
-    elapsed_ms = events[-1]["time_ms"] - events[0]["time_ms"]
-    assert seconds_between(events, "run") == elapsed_ms / 1000
-    with pytest.raises(UserError, match="0 staging_start"):
-        seconds_between(events, "staging")
-    log.write_text(log.read_text() + "torn")
-    with pytest.raises(UserError, match=f"line {len(events) + 1} of"):
-        read_log(log)
-    with pytest.raises(UserError, match=r"result_1\.txt"):
-        read_log(tmp_path / "result_1.txt")
 
 
 def test_warm_up_reads_no_example(digits):

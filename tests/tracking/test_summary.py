@@ -68,10 +68,3 @@ def test_a_later_attempt_continues_from_the_rows_of_earlier_ones():
     assert target.step == 10
     without_times = Target(0.5, [{"step": 5, "validation/top1": 0.5}])
     assert (without_times.step, without_times.seconds) == (5, None)
-
-
-@pytest.mark.parametrize(("rows", "text"), [((), "nothing was evaluated"), (ROWS, "best 76.00%")])
-def test_a_target_that_was_not_reached(rows, text):
-    ((_, value),) = Target(0.9, rows).rows()
-    assert value.endswith(text)
-    assert Target(0.0, rows).rows() == []

@@ -8,36 +8,6 @@ from flax import nnx
 from largebatch.models.resnet import ResNet
 
 
-class ConvNextBlock(nnx.Module):
-    """Depthwise convolution, LayerNorm, two dense layers, layer scale, residual."""
-
-    def __init__(self, features, *, dtype, rngs):
-        self.depthwise = nnx.Conv(
-            features, features, (3, 3), feature_group_count=features, dtype=dtype, rngs=rngs
-        )
-        self.norm = nnx.LayerNorm(features, dtype=dtype, rngs=rngs)
-        self.expand = nnx.Linear(features, 4 * features, dtype=dtype, rngs=rngs)
-        self.project = nnx.Linear(4 * features, features, dtype=dtype, rngs=rngs)
-        self.gamma = nnx.Param(jnp.full((features,), 0.5))
-
-    def __call__(self, x):
-        y = self.norm(self.depthwise(x))
-        return x + self.gamma[...] * self.project(nnx.gelu(self.expand(y)))
-
-
-class ConvNext(nnx.Module):
-    def __init__(self, classes, *, rngs, dtype=None):
-        self.stem = nnx.Conv(2, 8, (4, 4), strides=4, padding="VALID", dtype=dtype, rngs=rngs)
-        self.blocks = nnx.List([ConvNextBlock(8, dtype=dtype, rngs=rngs) for _ in range(2)])
-        self.head = nnx.Linear(8, classes, rngs=rngs)
-
-    def __call__(self, images):
-        x = self.stem(images)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean((1, 2)))
-
-
 def attention(query, key, value, **_):
     """Flax's own computes the softmax in float32, which hides equalities of float64."""
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5

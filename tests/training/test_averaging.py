@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from largebatch import weights
-from largebatch.checkpoint import file
 from largebatch.config import Facts
 from largebatch.config.plan import resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
-from largebatch.tracking import Console
-from largebatch.training.initialization import initial_state
 from largebatch.training.session import Request, run
-from largebatch.training.stage import Stage
-from largebatch.trees import flatten_paths
 from tests.training import worlds
-from tests.training.worlds import build, changed, digests, rows
+from tests.training.worlds import changed, digests, rows
 
-HORIZON = 300
 CONFIG = worlds.config(
     model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
@@ -41,30 +35,6 @@ def averaged(tmp_path_factory):
     return workdir, train(CONFIG, workdir)
 
 
-def test_equals_the_recurrence_on_the_state_of_every_step():
-    """First steps, with their short memory, and later ones; tolerance: rounding of four sums."""
-    made = worlds.config(
-        model=worlds.SMALL_TWO,
-        optimizer={"update": "sharded"},
-        schedule={"ema": f"{HORIZON} samples"},
-    )
-    with jax.enable_x64(True):
-        stage = Stage(worlds.steps(made, 4, 1))
-        state = stage.init(np.int32(0))
-        expected, share = jax.device_get(state.ema), math.exp(-24 / HORIZON)
-        for step in (1, 2, 600, 601):
-            images, labels = worlds.batch(step, 24)
-            state, _ = worlds.run_step(stage, state, images, labels, 0.3, step)
-            kept = min(share, (step - 1) / (step + 40))
-            assert (kept == share) == (step >= 600)
-            now = jax.device_get((state.params, state.stats))
-            expected = jax.tree.map(lambda a, x, k=kept: k * a + (1 - k) * x, tuple(expected), now)
-        found = jax.device_get(tuple(state.ema))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-14, 1e-15), found, expected)
-        differs = jax.tree.map(lambda a, x: bool(np.any(a != x)), found, now)
-        assert any(jax.tree.leaves(differs))
-
-
 def test_the_average_changes_nothing_in_the_training(averaged, tmp_path):
     workdir, _ = averaged
     summary = train(changed(CONFIG, schedule__ema=""), tmp_path)
@@ -74,14 +44,6 @@ def test_the_average_changes_nothing_in_the_training(averaged, tmp_path):
     found = [{k: v for k, v in row.items() if "/ema_" not in k} for row in rows(workdir)]
     assert rows(tmp_path) == found
     assert not any(key.startswith("ema_") for key in summary.fields())
-
-
-def test_resumed_is_bitwise_uninterrupted(averaged, tmp_path):
-    workdir, _ = averaged
-    train(changed(CONFIG, run__stop_after="8 steps"), tmp_path)
-    train(CONFIG, tmp_path)
-    assert digests(tmp_path, 12) == digests(workdir, 12)
-    assert rows(tmp_path) == rows(workdir)
 
 
 def test_results_of_the_average_are_beside_the_others(averaged):
@@ -96,27 +58,6 @@ def test_results_of_the_average_are_beside_the_others(averaged):
     again = train(CONFIG, workdir, eval_only=True)
     assert (again.ema_loss, again.loss) == (summary.ema_loss, summary.loss)
     assert json.loads((workdir / "evaluation.json").read_text())["ema_top1"] == summary.ema_top1
-
-
-def test_weights_of_a_run(averaged):
-    workdir, _ = averaged
-    stored = digests(workdir, 12)
-    for ema, prefix in ((False, ""), (True, "ema/")):
-        found = weights.read(workdir, ema=ema, trust="tests")
-        for part in ("params", "stats"):
-            for path, array in flatten_paths(getattr(found, part)).items():
-                assert file.digest_of(array) == stored[f"{prefix}{part}/{path}"]
-
-
-def test_the_average_of_a_run_that_begins_with_weights_begins_with_them(averaged):
-    workdir, _ = averaged
-    made = build(
-        changed(CONFIG, model__init_from=str(workdir)), Console(quiet=True), jax.devices()[:2]
-    )
-    state, read = jax.device_get(initial_state(made)), weights.read(workdir, trust="tests")
-    for params, stats in ((state.params, state.stats), state.ema):
-        jax.tree.map(np.testing.assert_array_equal, params, read.params)
-        jax.tree.map(np.testing.assert_array_equal, stats, read.stats)
 
 
 def test_a_run_without_an_average(tmp_path):
@@ -149,12 +90,6 @@ def test_the_horizon_does_not_depend_on_the_batch(text, batch, kept):
     plan = resolve(made, Facts(2000 if batch > 1000 else 1000, 100, 7, (16, 16, 2), devices=1))
     # exp(−x) instead of 1 − x: 6e-10 for torchvision's x, 2e-8 for timm's
     assert plan.first_stage.ema_kept == pytest.approx(kept, abs=3e-8)
-
-
-@pytest.mark.parametrize("text", ["0 epochs", "0.9999", "often"])
-def test_horizons_that_are_refused(text):
-    with pytest.raises(ConfigError, match=r"schedule\.ema"):
-        resolve(worlds.config(schedule={"ema": text}), Facts(1000, 100, 7, (16, 16, 2), devices=1))
 
 
 def test_a_horizon_in_steps_is_refused_where_the_batch_grows():

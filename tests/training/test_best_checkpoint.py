@@ -4,13 +4,11 @@ import jax
 import pytest
 
 from largebatch import weights
-from largebatch.checkpoint import checkpoints
 from largebatch.checkpoint.checkpoints import path_of, steps_in
 from largebatch.checkpoint.place import LocalPlace
-from largebatch.errors import CheckpointError, UserError
 from largebatch.training.session import Request, run
 from tests.training import worlds
-from tests.training.worlds import changed, digests, rows
+from tests.training.worlds import rows
 
 CONFIG = worlds.config(
     model=worlds.SMALL,
@@ -60,30 +58,3 @@ def test_the_best_evaluation_has_a_checkpoint_beside_the_newest(trained):
     best = weights.read(trained, best=True, trust="tests")
     assert best.origin == str(trained / path_of(step))
     assert weights.read(trained, trust="tests").origin.endswith("/24.safetensors")
-
-
-def test_resumed_is_bitwise_uninterrupted(trained, tmp_path):
-    train(changed(CONFIG, run__stop_after="15 steps"), tmp_path)
-    train(CONFIG, tmp_path)
-    steps = steps_in(LocalPlace(tmp_path))
-    assert steps == steps_in(LocalPlace(trained))
-    assert all(digests(tmp_path, step) == digests(trained, step) for step in steps)
-
-
-@pytest.mark.slow
-def test_the_averaged_weights_decide(tmp_path):
-    train(changed(CONFIG, schedule__ema="2 steps", schedule__length="24 steps"), tmp_path)
-    top1 = accuracies(tmp_path, "ema_top1")
-    best = checkpoints.best(LocalPlace(tmp_path))
-    assert (best.step, best.validation_top1) == (max(top1, key=top1.get), max(top1.values()))
-    assert weights.read(tmp_path, best=True, ema=True, trust="tests").origin.startswith(
-        str(tmp_path / path_of(best.step))
-    )
-
-
-def test_without_an_evaluated_checkpoint(trained, tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(CheckpointError, match=r"run\.keep_best"):
-        weights.read(tmp_path, best=True)
-    with pytest.raises(UserError, match="--best"):
-        weights.read(trained / path_of(24), best=True)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 
 import jax
 import pytest
@@ -11,7 +10,6 @@ from largebatch.config import durations
 from largebatch.errors import ConfigError
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
-from largebatch.training.timing import Clock, Profiler
 from tests.training import worlds
 from tests.training.worlds import changed
 
@@ -65,17 +63,6 @@ def test_the_target_is_that_of_the_first_attempt(two_attempts):
     )
 
 
-def test_layers_have_running_statistics(two_attempts):
-    workdir, _ = two_attempts
-    row = read_rows(workdir / "layers.jsonl")[-1]["layers"]
-    stem = row["norm"]
-    assert stem["running_mean"] > 0
-    assert 0 < stem["running_variance"] < math.inf
-    assert sum("running_mean" in values for values in row.values()) == sum(
-        path.endswith("/scale") for path in row
-    )
-
-
 def test_the_trace_has_its_steps_only(two_attempts):
     workdir, _ = two_attempts
     (trace,) = workdir.glob("profile/plugins/profile/*/*.trace.json.gz")
@@ -95,41 +82,6 @@ def test_a_complete_run_is_left_alone(two_attempts):
     assert {path: path.read_bytes() for path in kept} == kept
     # Asking a complete run to stop early does not make it less complete.
     assert train(changed(CONFIG, run__stop_after="2 steps"), workdir).status == "complete"
-
-
-@pytest.mark.parametrize(
-    ("steps", "first", "last", "calls"),
-    [
-        ((3, 5), 1, 9, ["start 3", "stop 5"]),
-        ((3, 5), 4, 9, ["start 4", "stop 5"]),  # an attempt that begins within
-        ((3, 5), 1, 4, ["start 3", "stop 4"]),  # one that ends within
-        (None, 1, 9, []),
-    ],
-)
-def test_the_steps_that_are_traced(steps, first, last, calls, monkeypatch, tmp_path):
-    done, step = [], 0
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: done.append(f"start {step}"))
-    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: done.append(f"stop {step}"))
-    profiler = Profiler(steps, tmp_path, Clock(), print)
-    for step in range(first, last + 1):
-        profiler.before(step, ())
-        profiler.after(step, (), last=step == last)
-    profiler.close()
-    assert done == calls
-
-
-def test_a_trace_that_cannot_be_made_is_reported_once(monkeypatch, tmp_path):
-    def refuse(*_, **__):
-        raise RuntimeError("no space")
-
-    monkeypatch.setattr(jax.profiler, "start_trace", refuse)
-    warnings, clock = [], Clock()
-    profiler = Profiler((1, 2), tmp_path, clock, warnings.append)
-    clock.start()
-    for step in (1, 2, 3):
-        profiler.before(step, ())
-        profiler.after(step, ())
-    assert len(warnings) == 1
 
 
 def test_a_range_of_steps():

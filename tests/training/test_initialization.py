@@ -1,7 +1,6 @@
 """Trainings that begin with weights instead of fresh parameters."""
 
 import contextlib
-import sys
 
 import jax
 import numpy as np
@@ -44,22 +43,6 @@ def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
     assert not any(np.any(v) for v in jax.tree.leaves(begun.optimizer.momentum))
     fresh = jax.device_get(initial_state(made(CONFIG)))
     assert np.any(fresh.params["stem"]["kernel"] != begun.params["stem"]["kernel"])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"model__init_from": "absent.safetensors"}, r"absent\.safetensors"),
-        ({"run__trackers": "wandb"}, r"run\.trackers=wandb"),
-    ],
-)
-def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    request = Request(recipe=tmp_path, workdir=tmp_path / "run")
-    monkeypatch.setattr("largebatch.training.session.Run.open", pytest.fail)
-    with pytest.raises(UserError, match=said):
-        run(changed(CONFIG, **options), request)
-    assert not request.workdir.exists()
 
 
 def test_random_values_are_not_frozen_silently(capsys):

@@ -3,7 +3,6 @@ import math
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from largebatch.config.plan import microbatch_candidates
@@ -12,32 +11,11 @@ from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
 from largebatch.training import memory
 from largebatch.training.memory import (
-    GIB,
-    TOO_LARGE,
     device_bytes,
     large_that_fits,
 )
 from largebatch.training.stage import Stage
 from tests.training import worlds
-
-
-@pytest.mark.parametrize("fixed", [0, 5000])
-@pytest.mark.parametrize("each", [1, 100])
-def test_a_large_one_is_found_with_two_compilations(fixed, each):
-    candidates = tuple(2**i for i in range(12))
-    for available in range(fixed + each, fixed + each * 5000, 97 * each):
-        asked = []
-
-        def needed(m, asked=asked):
-            asked.append(m)
-            return fixed + each * m
-
-        best = max(m for m in candidates if needed(m) <= available)
-        asked.clear()
-        got = large_that_fits(candidates, needed, available, fixed)
-        assert got in (best, best // 2)  # the reserve may exclude the best
-        assert len(asked) <= 2
-        assert needed(got) <= available
 
 
 def test_a_large_one_with_bytes_that_are_no_line():
@@ -56,35 +34,6 @@ def test_a_large_one_with_bytes_that_are_no_line():
         large_that_fits(tuple(sizes), sizes.__getitem__, 1.9, 0.3)
 
 
-def test_after_a_program_that_cannot_be_compiled_a_third_is_tried():
-    sizes = {1: 10, 2: 20, 4: 40, 8: TOO_LARGE}
-    assert large_that_fits(tuple(sizes), sizes.__getitem__, 50, 0) == 2
-    assert large_that_fits(tuple(sizes), sizes.__getitem__, 30, 0) == 2
-
-
-@pytest.mark.parametrize(("memory_gib", "programs"), [(0.5, 1), (0.012, 2)])
-def test_one_or_two_programs_are_compiled(monkeypatch, memory_gib, programs):
-    """With memory that is made up, and few pixels that are enough for it."""
-    compiled = []
-
-    def finish(stage):
-        compiled.append(stage.plan.microbatch)
-        return stage.plan
-
-    monkeypatch.setattr(Stage, "finish", property(finish))
-    monkeypatch.setattr(memory, "program_bytes", lambda plan: (4 + plan.local_images) * 2**18)
-    monkeypatch.setitem(memory._MOST_PIXELS, "cpu", 64 * 16 * 16)
-    monkeypatch.setattr(memory, "device_bytes", lambda *_: int(memory_gib * GIB))
-    made = worlds.config(
-        batch={"workers": 64, "images_per_worker": 8},
-        data={"source": "synthetic", "image_size": 16, "examples": 1000},
-    )
-    chosen = worlds.build(made, Console(quiet=True), jax.devices()[:1]).plan.first_stage
-    assert compiled[0] * 8 == 64
-    assert len(compiled) == programs
-    assert compiled[-1] == chosen.microbatch
-
-
 def test_a_cpu_computes_no_more_images_at_a_time_than_its_caches_hold(monkeypatch):
     monkeypatch.setitem(memory._MOST_PIXELS, "cpu", 32 * 16 * 16)
     made = worlds.config(
@@ -93,35 +42,6 @@ def test_a_cpu_computes_no_more_images_at_a_time_than_its_caches_hold(monkeypatc
     )
     chosen = worlds.build(made, Console(quiet=True), jax.devices()[:1]).plan.first_stage
     assert chosen.microbatch * chosen.config.batch.images_per_worker == 32
-
-
-def test_the_bytes_that_no_microbatch_changes(monkeypatch):
-    """Of one device, which holds a part of sharded velocities."""
-    monkeypatch.setattr(memory, "large_that_fits", lambda *given: given[-1])
-    made = worlds.config(
-        batch={"workers": 16, "images_per_worker": 8},
-        optimizer={"update": "sharded"},
-    )
-    stage = Stage(worlds.steps(made, 4, 4, "float32"))
-    state = stage.state
-    placed = jax.jit(
-        lambda: jax.tree.map(jnp.zeros_like, state),
-        out_shardings=jax.tree.map(lambda x: x.sharding, state),
-    )()
-    own = jax.tree.map(lambda x: x.addressable_shards[0].data, placed)
-    assert bytes_of(own) < 0.8 * bytes_of(state)
-
-    def fixed(**options):
-        return memory.largest_microbatch(stage.plan, (1, 2, 4), lambda _: stage, **options)
-
-    assert fixed() == bytes_of(own) + bytes_of(own.params)
-    found = fixed(for_evaluation=True)
-    assert found == bytes_of(own.params) + bytes_of(own.stats)
-
-
-def test_nothing_fits():
-    with pytest.raises(ConfigError, match=r"3\.00 .* 1\.00"):
-        large_that_fits((2, 4), lambda _: 3 * GIB, GIB, 0)
 
 
 def test_memory_of_a_device():

@@ -1,7 +1,6 @@
 """A package that an option needs and that is missing: refused before anything is compiled."""
 
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -14,7 +13,6 @@ from tests.training import worlds
 DIGITS = {"model": worlds.SMALL, "data": {"source": "digits"}}
 CASES = [
     ("wandb", {"run": {"trackers": ("wandb",)}}, r"\[wandb\]"),
-    ("mlflow", {"run": {"trackers": ("mlflow",)}}, r"\[mlflow\]"),
     ("mlperf_logging", {"run": {"mlperf_log": "open"}}, "mlperf-logging"),
     ("obstore", {"data": {"source": "arrayrecord:s3://bucket/photos"}}, r"\[storage\]"),
     ("pyarrow", {"data": {"source": "huggingface:PLACE"}}, r"\[huggingface\]"),
@@ -58,9 +56,3 @@ def test_mlperf_is_needed_only_where_its_log_is_written(tmp_path, hide, monkeypa
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     with pytest.raises(CheckpointError):
         run(config, Request(None, tmp_path, resume="must"), devices=jax.devices()[:1])
-
-
-def test_object_storage_of_a_run(tmp_path, hide):
-    hide("obstore")
-    found = message(worlds.config(**DIGITS), Path("s3://bucket/run"), r"\[storage\]")
-    assert "\n" not in found

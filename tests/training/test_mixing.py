@@ -9,12 +9,11 @@ from largebatch.config.plan import resolve
 from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import Augmented
-from largebatch.training import session
-from largebatch.training.session import Request
 from largebatch.training.stage import Stage
 from tests import reference
 from tests.training import test_equality as equality
 from tests.training import worlds
+from tests.training.worlds import EQUAL, RATES, assert_equal, trained
 
 LOSSES = {
     "softmax": {"label_smoothing": 0.1},
@@ -43,16 +42,6 @@ def batch(step, images):
     boxes = erased_boxes(shape, 0.5, seed=0, epochs=zeros, ids=positions)
     found = mixtures(shape, mixup=0.8, cutmix=1.0, seed=0, positions=positions)
     return Augmented(pixels, boxes, found), labels
-
-
-def trained(run):
-    """The state after two steps, and the metrics of each."""
-    state, seen = worlds.place(run, equality.initial("sgd")), []
-    for step in range(2):
-        images, labels = batch(step, run.steps.plan.samples_per_step)
-        state, metrics = worlds.run_step(run, state, images, labels, equality.RATES[step])
-        seen.append(jax.device_get(metrics))
-    return jax.device_get(run.steps.to_checkpoint(state)), seen
 
 
 def by_hand(params, stats, images, labels, workers, loss):
@@ -88,19 +77,12 @@ def by_hand(params, stats, images, labels, workers, loss):
 def test_a_step_equals_the_definition_on_any_devices(loss):
     """In float64, as `test_equality`; with one device alone, four devices, and microbatches."""
     with jax.enable_x64(True):
-        whole = trained(programs(1, 8, loss))
         state = equality.initial("sgd")
+        whole = trained(programs(1, 8, loss), state, RATES[:2], batch)
         images, labels = batch(0, 16)
         expected = by_hand(state.params, state.stats, images, labels, 8, loss)
-        np.testing.assert_allclose(whole[1][0].loss, expected, rtol=equality.EQUAL)
-        equality.assert_equal(trained(programs(4, 1, loss)), whole)
-
-
-@pytest.mark.slow
-def test_partners_may_belong_to_two_workers_of_a_device():
-    with jax.enable_x64(True):
-        whole = trained(programs(1, 8, "softmax", images=3))
-        equality.assert_equal(trained(programs(2, 2, "softmax", images=3)), whole)
+        np.testing.assert_allclose(whole[1][0].loss, expected, rtol=EQUAL)
+        assert_equal(trained(programs(4, 1, loss), state, RATES[:2], batch), whole)
 
 
 def plan(microbatch, images, *, workers=8, devices=2, stages=(), mixup=0.2):
@@ -123,33 +105,3 @@ def test_a_microbatch_holds_whole_pairs():
     stages = ("999 samples: batch.images_per_worker=2 augment.mixup=0.1",)
     with pytest.raises(ConfigError, match=r"batch\.stages.* 999"):
         plan(1, 3, workers=1, devices=1, stages=stages, mixup=0.0)
-
-
-def train(workdir, **changes):
-    made = worlds.config(
-        model=worlds.SMALL,
-        batch={"workers": 8, "images_per_worker": 10, "microbatch": 2},
-        data={"source": "digits", "shift": 1},
-        augment=AUGMENT,
-        loss=LOSSES["threshold"],
-        schedule={"length": "8 steps", "warmup": "3 steps", "peak": 1.0},
-        norm={"statistics": "precise", "precise_batches": 2},
-        run={"log_every": "1 steps", "evaluate_every": "8 steps", "checkpoint_every": "8 steps"},
-    )
-    made = worlds.changed(made, **changes)
-    return session.run(made, Request(workdir, workdir), devices=jax.devices()[:2])
-
-
-def test_a_run_resumes_bitwise(tmp_path):
-    """Also with batch statistics that are measured again on mixed images."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(whole).status == "complete"
-    train(parts, run__stop_after="3 steps")
-    assert train(parts).status == "complete"
-    assert worlds.digests(parts, 8) == worlds.digests(whole, 8)
-    for row, expected in zip(worlds.rows(parts), worlds.rows(whole), strict=True):
-        # The stop adds an evaluation to its row.
-        assert {key: row[key] for key in expected} == expected
-    plain = tmp_path / "plain"
-    train(plain, augment__mixup="0", augment__cutmix="0")
-    assert worlds.digests(plain, 8) != worlds.digests(whole, 8)

@@ -48,8 +48,6 @@ def test_a_stage_of_smaller_images_is_checked_too():
     "sections",
     [
         {"norm": {"span": 2}},
-        {"norm": {"span": "all"}},
-        {"batch": {"workers": 4, "images_per_worker": 2}},
         {"data": {"source": "digits", "image_size": 16}},
         {"optimizer": {"trust_coefficient": 0.02, "lr_mults": ("stages/3/.*: 0",)}},
     ],

@@ -42,14 +42,11 @@ def initial(name, optimizer):
 
 
 # The network of test_equality is a user's module too, with BatchNorm.
-FAST = ("ConvNext", "lars", "sharded", 1, 4, 1)
-SLOW = [
-    ("VisionTransformer", "sgd", "replicated", 1, 2, 2),
-    ("PlainResNet", "sgd", "sharded", 4, 8, 1),  # a span over four devices
-    ("PlainResNet", "lars", "replicated", "all", 2, 4),
+CASES = [
+    ("VisionTransformer", "lars", "sharded", 1, 4, 1),
+    pytest.param("PlainResNet", "sgd", "sharded", 4, 8, 1, marks=pytest.mark.slow),
+    pytest.param("PlainResNet", "lars", "replicated", "all", 2, 4, marks=pytest.mark.slow),
 ]
-CASES = [FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
-NAMES = ("ConvNext", "VisionTransformer", "PlainResNet")
 
 
 @pytest.mark.parametrize(("name", "optimizer", "update", "span", "devices", "microbatch"), CASES)
@@ -65,7 +62,7 @@ def test_training_does_not_depend_on_the_devices(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["VisionTransformer", "PlainResNet"])
 def test_equal_to_a_plain_flax_loop(name):
     """``nnx.BatchNorm`` over the whole batch, autodiff and optax, without any of this package."""
     made = programs(name, 1, 8, norm={"span": "all", "running_variance": "biased"})
@@ -135,21 +132,14 @@ def kinds_of(steps):
 
 
 def test_kinds_come_from_the_layers():
-    run = programs("ConvNext", 1, 8)
-    found = dict(run.steps.model.kinds())
-    block = {p.removeprefix("blocks/0/"): k for p, k in found.items() if p.startswith("blocks/0/")}
-    assert block == {
-        "depthwise/kernel": "conv",
-        "depthwise/bias": "bias",
-        "norm/scale": "bn",
-        "norm/bias": "bn",
-        "expand/kernel": "fc",
-        "expand/bias": "bias",
-        "project/kernel": "fc",
-        "project/bias": "bias",
-        "gamma": "bias",
+    found = programs("VisionTransformer", 1, 8).steps.model.kinds()
+    expected = {
+        "patches/kernel": "conv",
+        "patches/bias": "bias",
+        "positions": "fc",
+        "first_norm/scale": "bn",
+        "attention/query/kernel": "fc",
+        "attention/query/bias": "bias",
+        "head/kernel": "fc",
     }
-    transformer = programs("VisionTransformer", 1, 8).steps.model.kinds()
-    assert transformer["positions"] == "fc"
-    assert transformer["attention/query/kernel"] == "fc"
-    assert transformer["attention/query/bias"] == "bias"
+    assert expected.items() <= found.items()

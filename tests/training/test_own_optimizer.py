@@ -12,15 +12,14 @@ import pytest
 
 from largebatch.cli import split_overrides
 from largebatch.config import load
-from largebatch.optim import by_path, path_names
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
 from largebatch.training.stage import Stage
 from tests.training import worlds
-from tests.training.worlds import digests
+from tests.training.worlds import EQUAL, assert_equal, digests, trained
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_optimizer.md"
-EQUAL = 1e-10
+RATES = (0.03, 0.01, 0.02)
 ADAMW = {"name": "optax:adamw", "options": "eps=1e-3", "trust_coefficient": "auto"}
 LAMB = {"name": "optax:lamb", "trust_coefficient": "auto"}
 
@@ -37,49 +36,29 @@ def programs(devices, microbatch, **optimizer):
     return Stage(worlds.steps(made, devices, microbatch))
 
 
-def trained(devices, microbatch, **optimizer):
-    """The state after three steps as checkpoints hold it, and the gradients' norms."""
-    made = programs(devices, microbatch, **optimizer)
-    state = made.init(np.int32(0))
-    norms = []
-    for step in range(3):
-        images, labels = worlds.batch(step, made.steps.plan.samples_per_step)
-        state, metrics = worlds.run_step(made, state, images, labels, (0.03, 0.01, 0.02)[step])
-        norms.append(float(metrics.gradient_norm))
-    return jax.device_get(made.steps.to_checkpoint(state)), norms
-
-
-def assert_equal(found, expected):
-    (state, norms), (state_, norms_) = found, expected
-    np.testing.assert_allclose(norms, norms_, rtol=EQUAL)
-    assert jax.tree.structure(state) == jax.tree.structure(state_)
-    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(state_), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, other, rtol=0, atol=EQUAL * max(np.abs(other).max(), 1e-30))
-
-
 @functools.cache
 def whole(name):
-    return trained(1, 8, **{"optax:adamw": ADAMW, "optax:lamb": LAMB}[name])
+    """The state that all begin with, and three steps of all workers on one device."""
+    stage = programs(1, 8, **{"optax:adamw": ADAMW, "optax:lamb": LAMB}[name])
+    begin = jax.device_get(stage.init(np.int32(0)))
+    return begin, trained(stage, begin, RATES)
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    "rule", [ADAMW, pytest.param(LAMB, marks=pytest.mark.slow)], ids=["adamw", "lamb"]
+    ("rule", "devices", "update"),
+    [
+        (ADAMW, 4, "replicated"),
+        (ADAMW, 8, "sharded"),
+        pytest.param(LAMB, 4, "replicated", marks=pytest.mark.slow),
+    ],
 )
-def test_the_devices_do_not_matter(rule):
-    found = trained(4, 1, **rule)
-    assert_equal(found, whole(rule["name"]))
-    state, norms = found
-    rows = by_path(state.optimizer.report, jax.tree.leaves(path_names(state.params)))
-    total = np.sqrt(sum(row["gradient_norm"] ** 2 for row in rows.values()))
-    np.testing.assert_allclose(total, norms[-1], rtol=EQUAL)
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
-def test_an_elementwise_update_may_be_sharded(devices):
-    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole("optax:adamw"))
+def test_the_devices_do_not_matter(rule, devices, update):
+    begin, expected = whole(rule["name"])
+    state, metrics = trained(programs(devices, 1, **rule, update=update), begin, RATES)
+    assert_equal((state, metrics), expected)
+    total = np.linalg.norm(state.optimizer.report.gradient_norm)
+    np.testing.assert_allclose(total, metrics[-1].gradient_norm, rtol=EQUAL)
 
 
 @pytest.mark.usefixtures("float64")

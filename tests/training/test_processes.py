@@ -1,24 +1,30 @@
-"""Real processes over loopback, against one process."""
+"""Trainings of real processes: against one process, with faults, killed, resumed, in a bucket."""
 
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from largebatch.checkpoint.checkpoints import manifest_of
+from largebatch.checkpoint.place import BucketPlace
 from largebatch.cli import split_overrides
 from largebatch.config import load
 from largebatch.environment import detect_cluster
 from largebatch.errors import UserError
+from largebatch.object_store import Bucket
 from largebatch.parallel.processes import initialise
 from largebatch.training import session
 from tests.training import worlds
-from tests.training.worlds import ROOT
+from tests.training.worlds import ROOT, summary
 
 OPTIONS = (
     "--config=configs/digits.py",
@@ -30,45 +36,94 @@ OPTIONS = (
     "--config.run.evaluate_every=3 steps",
     "--config.run.checkpoint_every=3 steps",
 )
-
-
-def launch(workdir, processes, *options):
-    """Run train.py as real processes with one CPU device each, or as one with as many."""
-    train = ["train.py", f"--workdir={workdir}", *OPTIONS, *options]
-    if processes == 1:
-        command = [sys.executable, *train]
-        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
-    else:
-        command = [
-            sys.executable,
-            "scripts/launch_local.py",
-            f"--processes={processes}",
-            "--",
-            *train,
-        ]
-        environment = dict(os.environ)
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+LONG = (
+    "--config.schedule.length=100000 steps",
+    "--config.schedule.warmup=1 epochs",
+    "--config.run.evaluate_every=1 epochs",
+    "--config.run.checkpoint_every=5 steps",
+    "--config.batch.microbatch=1",
+    "--config.health.peer_timeout_s=15",
+)
+two_processes = pytest.mark.multiprocess
 
 
 def history(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    """The complete lines of metrics.jsonl, which another process writes."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-@pytest.mark.multiprocess
+class Processes:
+    """A training as real processes of one device each, or as one process with two devices."""
+
+    def __init__(self, workdir, count, *options, fault=(), cache=None):
+        self.workdir = workdir
+        script = ["scripts/benchmarks/faulty.py", *fault, "--"] if fault else ["train.py"]
+        command = ["scripts/launch_local.py", f"--processes={count}", "--"] if count > 1 else []
+        alone = {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"} if count == 1 else {}
+        place = {"XDG_CACHE_HOME": str(cache)} if cache else {}
+        self.launcher = subprocess.Popen(
+            [sys.executable, *command, *script, f"--workdir={workdir}", *OPTIONS, *options],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | alone | place,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def of(self, process):
+        """The id of a process by its number: the launcher's children, in their order."""
+        found = subprocess.run(
+            ["pgrep", "-P", str(self.launcher.pid)], capture_output=True, text=True, check=True
+        )
+        return sorted(int(pid) for pid in found.stdout.split())[process]
+
+    def until(self, condition):
+        limit = time.monotonic() + 600
+        while time.monotonic() < limit and self.launcher.poll() is None:
+            if condition():
+                return
+            time.sleep(0.05)
+        raise AssertionError(self.end(1)[1][-3000:])
+
+    def until_step(self, step):
+        self.until(lambda: any(row["step"] >= step for row in history(self.workdir)))
+
+    def kill(self):
+        os.killpg(self.launcher.pid, signal.SIGKILL)
+        self.launcher.communicate()
+
+    def end(self, within=600):
+        try:
+            self.output, errors = self.launcher.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        return self.launcher.returncode, errors
+
+
+def run(workdir, count, *options, **more):
+    """Train to the end; return what was printed."""
+    processes = Processes(workdir, count, *options, **more)
+    code, errors = processes.end()
+    assert code == 0, errors[-3000:]
+    return processes.output
+
+
+# ---- Equal to one process
+
+
+@two_processes
 @pytest.mark.parametrize("span", [pytest.param("1", marks=pytest.mark.slow), "all"])
 def test_two_processes_equal_one(tmp_path, span):
     one, two = tmp_path / "one", tmp_path / "two"
-    option = f"--config.norm.span={span}"
     # A microbatch is chosen by the memory that all have; with a span of all there is no choice.
-    options = [option, "--config.batch.microbatch=auto"]
+    options = [f"--config.norm.span={span}", "--config.batch.microbatch=auto"]
     alone = load("digits", split_overrides([*OPTIONS[1:], *options])[0])
     session.run(alone, session.Request(Path("digits"), one), devices=jax.devices()[:2])
-    done = launch(two, 2, *options)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("complete") == 1  # process 0 alone prints
+    assert run(two, 2, *options).count("complete") == 1  # process 0 alone prints
     assert json.loads((two / "config.json").read_text())["facts"]["processes"] == 2
     first, second = history(one), history(two)
     assert len(first) == len(second) == 6
@@ -77,34 +132,39 @@ def test_two_processes_equal_one(tmp_path, span):
         for name in ("loss", "gradient_norm", "validation/loss"):
             if name in a:
                 np.testing.assert_allclose(b[name], a[name], rtol=1e-5, err_msg=name)
-        assert a["samples"] == b["samples"]
-        assert a["top1"] == b["top1"]
-        assert a.get("validation/top1") == b.get("validation/top1")
+        for name in ("samples", "top1", "validation/top1"):
+            assert a.get(name) == b.get(name)
 
 
+@two_processes
 @pytest.mark.slow
-@pytest.mark.multiprocess
+def test_two_processes_resume_what_one_began(tmp_path):
+    part = "--config.batch.microbatch=2"  # two microbatches a step
+    run(tmp_path, 1, part, "--config.run.stop_after=3 steps")
+    run(tmp_path, 2, part, "--resume=must")
+    assert [row["step"] for row in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+@two_processes
+@pytest.mark.slow
 def test_two_processes_begin_with_weights_and_trace_steps(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    assert launch(first, 1, "--config.run.stop_after=3 steps").returncode == 0
+    run(first, 1, "--config.run.stop_after=3 steps")
     frozen = "--config.optimizer.lr_mults=(stem|norm)/.*: 0"
     more = [frozen, "--config.data.validation_sets=same=digits", "--config.norm.statistics=precise"]
-    done = launch(second, 2, f"--init_from={first}", "--config.run.profile=2:5", *more)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(second, 2, f"--init_from={first}", "--config.run.profile=2:5", *more)
     assert list(second.glob("profile/plugins/profile/*/*.xplane.pb"))
-    assert len(history(second)) == 6
     assert history(second)[0]["loss"] < history(first)[0]["loss"]
     assert history(second)[-1]["same/loss"] == history(second)[-1]["validation/loss"]
 
 
+@two_processes
 @pytest.mark.slow
-@pytest.mark.multiprocess
-def test_what_fails_on_process_0_ends_all(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = launch(tmp_path / "file" / "run", 2)
-    assert done.returncode == 2
-    assert f"--workdir={tmp_path / 'file' / 'run'}" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_dry_run_of_two_processes(tmp_path):
+    output = run(tmp_path / "run", 2, "--dry_run")
+    for line in ("processes .*2, alike", "run directory .*free", "checkpoint .*bitwise identical"):
+        assert re.search(line, output), output
+    assert not list(tmp_path.iterdir())
 
 
 PAIR = """
@@ -155,24 +215,13 @@ print(checks.corruption_line(row, 2, may_be_harmless=False))
 """
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory):
-    """What two processes print of what they agree on."""
-    return worlds.printed_by_two(PAIR, tmp_path_factory.mktemp("pair"))[-5:]
-
-
-@pytest.mark.multiprocess
-def test_processes_agree_on_numbers_beyond_32_bits_and_on_failures(printed):
-    numbers, failures, *_ = printed
-    assert numbers == "True True True False 5"
+@two_processes
+def test_processes_agree_on_numbers_failures_times_and_differences(tmp_path):
+    printed = worlds.printed_by_two(PAIR, tmp_path)
+    numbers, failures, slowest, same, differs = printed[-5:]
+    assert numbers == "True True True False 5"  # beyond 32 bits
     assert failures == "ZeroDivisionError UserError 3"
-
-
-@pytest.mark.multiprocess
-def test_processes_tell_each_other_their_times_and_what_differs(printed):
-    *_, slowest, same, differs = printed
-    name = "knoten-süd-" + 52 * "x"  # the first 64 bytes
-    assert f"process 1 ({name})" in slowest
+    assert "process 1 (knoten-süd-" + 52 * "x" + ")" in slowest  # the first 64 bytes
     assert "2.91" in slowest
     assert same == "None"
     # Process 0 reports it, where nothing differs.
@@ -180,10 +229,175 @@ def test_processes_tell_each_other_their_times_and_what_differs(printed):
     assert "process 1 (second)" in differs
 
 
+# ---- Faults of one process: how the others end
+
+
+@two_processes
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_resumes(tmp_path):
+    processes = Processes(tmp_path, 2, *LONG)
+    processes.until_step(7)
+    os.kill(processes.of(1), signal.SIGTERM)
+    code, errors = processes.end()
+    assert code == 75, errors[-3000:]
+    assert summary(tmp_path)["status"] == "preempted"
+    step = summary(tmp_path)["steps"]
+    assert (tmp_path / "checkpoints" / f"{step}.safetensors").exists()
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 1))
+    run(tmp_path, 1, *LONG, f"--config.run.stop_after={step + 3} steps", "--resume=must")
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 4))
+
+
+@two_processes
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_is_named_and_the_other_ends(victim, tmp_path):
+    """If process 0 is killed, JAX would abort the other within a second: no coordinator."""
+    processes = Processes(tmp_path, 2, *LONG)
+    processes.until_step(6)
+    pid = processes.of(victim)
+    os.kill(pid, signal.SIGKILL)
+    code, errors = processes.end()
+    if victim == 0:
+        assert code == 69, errors[-3000:]
+        assert "process 0 (coordinator)" in errors.splitlines()[-1]
+        return
+    assert f"pid {pid}" in errors
+    assert summary(tmp_path)["status"] == "failed"
+    assert (tmp_path / "checkpoints" / "5.safetensors").exists()
+    assert not (tmp_path / "lock.json").exists()
+
+
+@two_processes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "status", "word"),
+    [
+        ("fail", 1, "RuntimeError: the fan has stopped"),  # process 1, with its traceback
+        ("hang", 70, "health.limit_s=30"),
+    ],
+)
+def test_a_fault_of_one_process_ends_both(fault, status, word, tmp_path):
+    limit = "--config.health.limit_s=30"
+    code, errors = Processes(tmp_path, 2, *LONG, limit, fault=(fault, "1", "4")).end()
+    assert code == status
+    assert word in errors
+    assert summary(tmp_path)["status"] == "failed"
+    stacks = "".join(path.read_text() for path in tmp_path.glob("stacks_*.txt"))
+    assert ("sleeps_for_ever" in stacks) == (fault == "hang"), (errors[-6000:], stacks)
+
+
+@two_processes
+@pytest.mark.slow
+def test_with_a_deadline_a_slow_process_holds_up_nobody(tmp_path):
+    # Process 3 waits 0.4 s in each of its four microbatches a step.
+    run(
+        tmp_path,
+        4,
+        *LONG,
+        *("--config.model.name=resnet10", "--config.model.width=4", "--config.model.stem=small"),
+        "--config.batch.workers=16",
+        "--config.batch.images_per_worker=8",
+        "--config.batch.deadline_s=0.2",
+        "--config.schedule.length=40 steps",
+        "--config.health.hosts_every=10 steps",
+        fault=("slow", "3", "0.4"),
+    )
+    rows = history(tmp_path)[5:]
+    # Two of the four microbatches of a process may be left out, of sixteen.
+    assert 0.05 < sum(row["left_out"] for row in rows) / len(rows) <= 0.5
+    losses = [row["loss"] for row in history(tmp_path)]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    found = [row for row in events if row["event"] == "hosts"]
+    assert all(row["slowest"] == 3 for row in found)
+    assert [row["slow"] for row in found] == [False, False, True, True]
+
+
+@two_processes
+@pytest.mark.slow
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_a_run_in_a_bucket_is_killed_and_resumes_on_another_host(served, tmp_path):
+    _, url = served
+    bucket, steps = Bucket(url), 60
+    options = [*LONG, f"--config.schedule.length={steps} steps"]
+    options.append("--config.run.checkpoint_every=20 steps")
+    first = Processes(url, 2, *options, fault=("hang", "0", "50"), cache=tmp_path / "one")
+    first.until(lambda: any(".safetensors" in name for name in bucket.objects("checkpoints")))
+    first.kill()
+    assert "summary.json" not in bucket.objects()
+    run(url, 2, *options, "--resume=must", cache=tmp_path / "two")
+    run(tmp_path / "whole", 2, *options)
+    rows = [json.loads(line) for line in bucket.read("metrics.jsonl")[0].splitlines()]
+    assert [row["step"] for row in rows if "step" in row] == list(range(1, steps + 1))
+    digests = manifest_of(BucketPlace(bucket, tmp_path), steps).arrays
+    assert digests == worlds.digests(tmp_path / "whole", steps)
+    run(url, 2, *options, "--eval_only", cache=tmp_path / "four")
+    found, left = (json.loads(bucket.read(name)[0]) for name in ("evaluation.json", "summary.json"))
+    assert (found["steps"], found["top1"]) == (left["steps"], left["top1"]) == (steps, left["top1"])
+
+
+# ---- Commands that differ
+
+
+def commands(workdir, *given, only_second=(), environment=None):
+    """Run train.py as two processes of which the second has more options; codes and errors."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    started = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "train.py", f"--workdir={workdir}", *given),
+                *(only_second if process else ()),
+            ],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "JAX_NUM_CPU_DEVICES": "1",
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(process),
+            }
+            | ((environment or {}) if process else {}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in started]
+    return [p.returncode for p in started], errors
+
+
+@two_processes
+@pytest.mark.parametrize(
+    ("only_second", "environment", "words"),
+    [
+        (["--config.schedule.length=9 steps"], {}, "schedule.length: "),
+        pytest.param(["--config.schedule.paek=1"], {}, "unknown option", marks=pytest.mark.slow),
+        pytest.param(
+            *([], {"LIBTPU_INIT_ARGS": "--xla_a=1"}, "LIBTPU_INIT_ARGS --xla_a"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_two_commands_that_differ_end_together(tmp_path, only_second, environment, words):
+    codes, errors = commands(tmp_path, only_second=only_second, environment=environment)
+    assert codes == [2, 2], errors
+    assert words in errors[0]
+    assert "(process 1)" in errors[0]
+    assert all(error.startswith("error: ") and error.count("\n") == 1 for error in errors)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- How processes find each other
+
+
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, None),
         ({"SLURM_NTASKS": "4"}, None),  # sbatch without srun: one process
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
@@ -233,24 +447,3 @@ def test_addresses_must_be_complete_and_in_range(monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(UserError, match="JAX_NUM_PROCESSES='two'"):
         initialise()
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_a_dry_run_of_two_processes(tmp_path):
-    done = launch(tmp_path / "run", 2, "--dry_run")
-    assert done.returncode == 0, done.stderr[-2000:]
-    for line in ("processes .*2, alike", "run directory .*free", "checkpoint .*bitwise identical"):
-        assert re.search(line, done.stdout), done.stdout
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_two_processes_resume_what_one_began(tmp_path):
-    part = "--config.batch.microbatch=2"  # two microbatches a step
-    done = launch(tmp_path, 1, part, "--config.run.stop_after=3 steps")
-    assert done.returncode == 0, done.stderr[-2000:]
-    done = launch(tmp_path, 2, part, "--resume=must")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert [row["step"] for row in history(tmp_path)] == [1, 2, 3, 4, 5, 6]

@@ -41,9 +41,7 @@ def events(text):
     return found
 
 
-@pytest.mark.parametrize(
-    ("scheme", "microbatch"), [("bucket", 1), ("bucket", 2), ("leaf", 2), ("tree", 1)]
-)
+@pytest.mark.parametrize(("scheme", "microbatch"), [("bucket", 1), ("leaf", 2), ("tree", 1)])
 def test_all_reduces_are_those_of_the_bucket_plan(scheme, microbatch):
     text, made = finish_text(4, microbatch, comm={"allreduce": scheme})
     assert text.count('"stablehlo.all_reduce"') == len(made.buckets) + 1

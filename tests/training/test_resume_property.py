@@ -40,11 +40,20 @@ class Killed(BaseException):
 
 
 def config(policy):
-    """Intervals that fall on different steps, so that there is something in the making anywhere."""
+    """Intervals that fall on different steps, so that there is something in the making anywhere.
+
+    With two microbatches a step, a stage of smaller images, mixed images and averaged weights.
+    """
     return worlds.config(
         model=worlds.SMALL,
-        batch={"workers": 2, "images_per_worker": 20, "microbatch": 1},
-        data={"source": "digits", "shift": 1},
+        batch={
+            "workers": 4,
+            "images_per_worker": 10,
+            "microbatch": 1,
+            "stages": ("8 steps: data.image_size=6", "15 steps: data.image_size=8"),
+        },
+        data={"source": "digits", "shift": 1, "image_size": 8},
+        augment={"mixup": 0.8, "cutmix": 1.0, "erase": 0.5},
         schedule={"length": f"{STEPS} steps", "warmup": "3 steps", "peak": 0.5, "ema": "5 steps"},
         run={
             "log_every": "4 steps",

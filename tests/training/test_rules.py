@@ -59,11 +59,8 @@ KERNELS, ALL = {"conv", "fc"}, set(KINDS)
         ({"flavour": "optax"}, ALL, ALL),
         ({"flavour": "optax", "trust_skip": ("bn",), "decay_skip": ("fc",)}, ALL - {"bn"}, None),
         ({"name": "sgd"}, set(), KERNELS),
-        ({"name": "sgd", "decay_skip": ()}, set(), ALL),
         ({"name": "sgd", "weight_decay": 0.0}, set(), set()),
-        ({"name": "lamb"}, KERNELS, KERNELS),
         ({"name": "lamb", "trust_skip": ()}, ALL, KERNELS),
-        ({"name": "rmsprop_sgd"}, set(), KERNELS),
     ],
 )
 def test_what_is_skipped(options, with_ratio, with_decay):

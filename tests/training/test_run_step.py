@@ -6,11 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.fault_tolerance import IDLE
 from largebatch.optim import Rates
-from largebatch.parallel import from_local
-from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
-from largebatch.training import checks, dispatch, loop
+from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING
+from largebatch.training import dispatch
 from largebatch.training.dispatch import run_step
 from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
@@ -80,34 +78,9 @@ def test_the_device_has_work_and_no_more_than_memory_for_it(monkeypatch, microba
     assert device.most_held + AHEAD == WAITING + 1
 
 
-def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
-    device, plain = Device(), SimpleNamespace
-    monkeypatch.setattr(jax, "block_until_ready", device.wait)
-    monkeypatch.setattr(
-        checks, "differences", lambda stage, first, second, hosts: device.wait((first, second))
-    )
-    plan = plain(facts=plain(processes=1), position=int, rates=lambda step: Rates(0.1))
-    plan.is_due = lambda step, every: bool(every)
-    run = plain(plan=plan, log=plain(event=lambda *_: None), watchdog=IDLE, profiler=None)
-    run.hosts = plain(names=("node",))
-    stage = simulated(device, 4)
-    stage.plan.hosts_every, stage.plan.replay_every = 0, 1
-    stage.steps.copy = lambda state: TrainState({"w": 0}, {}, ())  # is ready at once
-    stage.train_microbatches = lambda first, last, waited: device.feed()
-    state, feed = TrainState({"w": 0}, {}, ()), device.feed()
-    for step in range(1, 4):
-        state, _ = loop._dispatch(run, stage, step, state, feed, is_last=False)
-    assert device.dispatched == 3 * 2 * 4
-    assert device.most == device.most_held == IN_FLIGHT
-
-
 @pytest.mark.parametrize("how", [{"deadline_s": 9.0}, {"note": print}])
 def test_one_at_a_time_where_times_are_measured(monkeypatch, how):
     assert take_steps(monkeypatch, 4, **how).most == 1
-
-
-def test_a_step_of_one_microbatch_waits_for_nothing(monkeypatch):
-    assert take_steps(monkeypatch, 1).left_at_waits == []
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
@@ -127,17 +100,3 @@ def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
         return [np.asarray(x).tobytes() for x in jax.tree.leaves((state, metrics))]
 
     assert trained(1) == trained(IN_FLIGHT)
-
-
-def test_what_is_waited_for_counts_the_images():
-    """It is no part of the donated carry, and a number for each device."""
-    stage = Stage(worlds.steps(worlds.config(model=worlds.RESNET), 2, 1, "float32"))
-    rows = stage.steps.plan.microbatch_samples
-    images, labels = worlds.batch(0, rows)
-    state, carry = stage.init(np.int32(0)), stage.empty_carry()
-    feed = [OnDevices(*(from_local(stage.steps.mesh, x) for x in (images, labels)))]
-    found = []
-    for batch in feed * 2:
-        carry, done = stage.accumulate(state.params, state.stats, carry, batch.images, batch.labels)
-        found.append(done)
-    assert [np.asarray(x).tolist() for x in found] == [[rows / 2] * 2, [rows] * 2]

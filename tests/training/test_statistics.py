@@ -28,16 +28,6 @@ def averaged(values, kept):
     return np.asarray(running["var"])
 
 
-@pytest.mark.parametrize("steps", [1, 2, 34, 300])
-def test_nothing_is_left_of_the_initial_values(steps):
-    """Statistics that never change are met exactly; a plain average keeps 0.9 ** steps of its 1."""
-    values = np.full((steps, 1), 1e-3)
-    found = averaged(values, lambda step: share_kept(step, 0.9))
-    np.testing.assert_allclose(found, 1e-3, rtol=1e-12)
-    plain = averaged(values, lambda step: 0.9)
-    np.testing.assert_allclose(plain, 1e-3 + 0.9**steps * (1 - 1e-3), rtol=1e-12)
-
-
 def test_the_memory_is_a_share_of_the_steps_done_until_it_is_that_of_the_momentum():
     """On a line, an average lags by its memory: about (t - 1) / 42 steps (Shamir & Zhang 2013)."""
     for steps in (41, 121, 301):
