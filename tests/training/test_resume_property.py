@@ -87,10 +87,10 @@ class Interruptions:
         run_step = loop.run_step
 
         def faulty(stage, state, feed, rates, *rest):
-            batch, step = next(feed), int(rates.step)
-            if step in faults:
-                batch, rates = faults[step](batch, rates)
-            return run_step(stage, state, iter([batch]), rates, *rest)
+            first, *others = (next(feed) for _ in range(stage.plan.microbatches))
+            if (step := int(rates.step)) in faults:
+                first, rates = faults[step](first, rates)
+            return run_step(stage, state, iter([first, *others]), rates, *rest)
 
         monkeypatch.setattr(loop, "run_step", faulty)
         for owner, name in (
