@@ -64,14 +64,6 @@ def averaged_columns(result: Result | None) -> dict[str, float]:
     return {f"ema_{name}": value for name, value in averaged.items()}
 
 
-def is_far_above(validation_loss: float, training_loss: float) -> bool:
-    """Whether a validation loss is more than twice the training loss and 1 more than it.
-
-    Label smoothing keeps both well above 0, so that a network that generalises stays below that.
-    """
-    return validation_loss > max(2 * training_loss, training_loss + 1)
-
-
 def with_final_statistics(
     stage: Stage, state: TrainState, position: int, watchdog: Watchdog = IDLE
 ) -> TrainState:

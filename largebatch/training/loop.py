@@ -218,8 +218,6 @@ def _settle(
             state, top1 = final, run.result.score
             run.judge_evaluation(step)
     _report(run, step, metrics, columns, is_due=due.row_is_due)
-    if columns and due.evaluates:
-        run.warn_of_statistics()
     if due.stops_early:
         run.log.event("preempted", step)
     is_best = top1 >= 0 and run.checkpoints.exceeds_best(top1)

@@ -26,7 +26,7 @@ from largebatch.parallel import processes, xla_options
 from largebatch.tracking import Console, Summary, Target
 from largebatch.tracking.summary import Status
 from largebatch.training.checks import HostTimes
-from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
+from largebatch.training.evaluation import Result, evaluate, with_final_statistics
 from largebatch.training.log import Log
 from largebatch.training.memory import largest_microbatch
 from largebatch.training.request import Request
@@ -266,7 +266,6 @@ class Run:
         """Loss and accuracies of the newest evaluation of all attempts, by name."""
         self._counts: Sequence[int] = ()
         """Number of validation images of each class; empty before the first evaluation."""
-        self._warned_of_statistics = False
         self._sets = {name: data.identity(d.source) for name, d in stage.splits.further.items()}
         self.profiler: Profiler | None = None
         """Traces a few steps."""
@@ -400,23 +399,6 @@ class Run:
             top1=max(each.top1 for each in results),
             loss=min(each.loss for each in results),
             counts=self._counts,
-        )
-
-    def warn_of_statistics(self) -> None:
-        """Warn once if running statistics may explain a validation loss far above the row's."""
-        statistics, loss = self.plan.norm_statistics, self.log.loss
-        if (
-            self._warned_of_statistics
-            or statistics == "precise"
-            or not is_far_above(self.result.loss, loss)
-        ):
-            return
-        self._warned_of_statistics = True
-        self.console.warn(
-            f"the validation loss of {self.result.loss:.4g} is far above the training loss of "
-            f"{loss:.4g}: the network overfits, or the BatchNorm statistics of norm.statistics="
-            f"{statistics} lag behind its weights; --eval_only --config.norm.statistics=precise "
-            "evaluates without that lag"
         )
 
     @property

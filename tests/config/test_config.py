@@ -1,4 +1,5 @@
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,9 @@ import pytest
 
 from largebatch.config import changed, differences, load, override, table
 from largebatch.config.durations import samples
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
+from largebatch.config.synonyms import _ARGUMENTS
+from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
 
 
@@ -130,3 +133,28 @@ def test_the_page_of_options_is_up_to_date(monkeypatch):
     module = importlib.import_module("options")
     text = module.PAGE.read_text()
     assert text == module.page(text), "run python scripts/options.py"
+
+
+def test_every_argument_that_is_advised_is_valid():
+    known = {key for key, _, _ in options(Config())}
+    for argument in _ARGUMENTS:
+        for part in re.findall(r"--config\.([\w.]+)=('[^']*'|\S+)", argument):
+            key, text = part
+            assert key in known
+            if text not in ("VALUE", "W", "N"):
+                override(Config(), key, text.strip("'"))
+
+
+def test_a_bare_folder_or_public_name_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pets").mkdir()
+    for text, source in {
+        "pets": "folder:pets",
+        str(tmp_path / "pets"): f"folder:{tmp_path / 'pets'}",
+        "./nothing": "folder:nothing",
+        "imagenet": "tfds:imagenet2012",
+        "digits": "digits",
+        "folder:pets": "folder:pets",
+        "imagnet": "imagnet",
+    }.items():
+        assert load(ROOT / "configs" / "digits.py", [("data.source", text)]).data.source == source

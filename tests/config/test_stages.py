@@ -76,25 +76,6 @@ def test_the_first_evaluation_may_follow_a_change_of_the_batch(first, expected):
     assert [step for step in range(1, made.steps + 1) if made.evaluates_at(step)] == expected
 
 
-def test_the_first_evaluation_is_kept_where_a_stage_begins_early():
-    made = resolve(
-        freeze(
-            {
-                "batch": {
-                    "workers": 1,
-                    "images_per_worker": 2,
-                    "stages": ("2 samples: batch.images_per_worker=1",),
-                },
-                "schedule": {"length": "200 samples", "warmup": "0 epochs", "peak": 1.0},
-                "run": {"evaluate_every": "1 samples", "evaluate_first": "120 samples"},
-            }
-        ),
-        Facts(1000, 100, 10, (8, 8, 1), devices=1),
-    )
-    found = [step for step in range(1, made.steps + 1) if made.evaluates_at(step)]
-    assert found == list(range(119, 200))  # sample 120 is the last of step 119
-
-
 @pytest.mark.parametrize(
     ("stage", "word"),
     [

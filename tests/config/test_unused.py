@@ -59,14 +59,6 @@ def test_a_shorter_training_is_that_of_scale_length():
     assert load("digits", [("schedule.length", "80 epochs")]).schedule.warmup == "5 epochs"
 
 
-def test_a_smaller_batch_shortens_a_training_in_steps():
-    recipe = replaced(Config(), {"data.source": "digits", "schedule.peak": 1.0})
-    recipe = replaced(recipe, {"schedule.length": "100 steps", "schedule.warmup": "10 epochs"})
-    config, notes = made(recipe, ("batch.workers", "1"))
-    assert config.schedule.warmup == "1.25 epochs"
-    assert len(notes) == 1
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

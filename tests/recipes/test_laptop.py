@@ -91,6 +91,10 @@ def test_rates_without_trust_ratios_follow_the_batch(recipe, scale, peak):
     assert config.schedule.peak == pytest.approx(peak, rel=0.02)
 
 
+def test_the_rate_of_rmsprop_is_a_quarter_on_a_laptop():
+    assert load(CONFIGS / "akiba2017_32k.py", [LAPTOP]).optimizer.rmsprop_rate == 3e-4 / 4
+
+
 def test_digits_are_evaluated_as_large_as_they_are_trained():
     """They have no random crops, for which a larger evaluation makes up."""
     for path in PUBLISHED:

@@ -219,18 +219,3 @@ def test_a_run_that_stops_early_prints_its_last_step(clock, progress):
     shown.finish()
     shown.finish()
     assert lines[1:] == ["step 120/540  epoch 1.20  12,345 images/s  eta 0:01:45"]
-
-
-@pytest.mark.parametrize(("width", "last"), [(200, "images/s"), (81, "images/s"), (37, "0:01:10")])
-def test_a_narrow_terminal_keeps_the_step_and_the_remaining_time(clock, monkeypatch, width, last):
-    monkeypatch.setenv("COLUMNS", str(width))
-    file = Terminal()
-    with Console(file=file).progress(541, 0, samples_per_step=64) as progress:
-        report(progress, 1)
-        clock.now += 20.0
-        report(progress, 121)  # 420 × 20 s / 120
-    line = ANSI.sub("", file.getvalue()).strip().split("\r")[-1].rstrip("…\n ")
-    assert line.startswith("step 121/541 ━")
-    assert "eta 0:01:10" in line
-    assert len(line) <= width
-    assert line.endswith(last)

@@ -241,6 +241,7 @@ def check_convergence(directory, *options):
     return done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_our_convergence_point_at_81920(tmp_path):
     """It accepts 90 epochs and refuses 70; MLCommons has no point of this batch."""
     ours = f"--custom_rcps={POINT_81920}"

@@ -8,7 +8,6 @@ import pytest
 
 from largebatch.optim import LayerReport
 from largebatch.tracking import read_rows
-from largebatch.training import loop as loops
 from largebatch.training.layer_rows import layer_reader
 from largebatch.training.log import Log
 from largebatch.training.session import Request, run
@@ -84,47 +83,3 @@ def test_rows_equal_those_of_a_loop_that_waits(tmp_path, waiting):
     rows = read_rows(tmp_path / "layers.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert {row["step"]: row["layers"] for row in rows} == waiting
-
-
-class Order:
-    """Records what was written, in order."""
-
-    def __init__(self, calls):
-        self.calls = calls
-
-    def scalars(self, step, values):
-        pass
-
-    def layers(self, step, samples, values):
-        self.calls.append(f"layers {step}")
-
-    def flush(self):
-        pass
-
-    def close(self):
-        pass
-
-    def event(self, name, step, samples, **values):
-        if name in ("step", "checkpoint", "unhealthy"):
-            self.calls.append(f"{name} {step}")
-
-
-def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, monkeypatch):
-    calls, dispatch = [], loops.run_step
-
-    def recorded(stage, state, feed, rates, *others):
-        calls.append(f"dispatch {int(rates.step)}")
-        return dispatch(stage, state, feed, rates, *others)
-
-    monkeypatch.setattr(loops, "run_step", recorded)
-
-    def opened(log, *arguments, **options):
-        log.files = Order(calls)
-        log.trackers = (log.files,)
-
-    monkeypatch.setattr(Log, "open", opened)
-    train(changed(CONFIG, schedule__length="3 steps"), tmp_path)
-    assert calls == [
-        *("dispatch 1", "dispatch 2", "layers 1", "step 1", "dispatch 3", "layers 2", "step 2"),
-        *("layers 3", "checkpoint 3", "step 3"),
-    ]

@@ -1,11 +1,11 @@
-"""Soak: a training is killed (SIGKILL) at random moments and resumed, on a disk and in a store.
+"""Soak: a training is killed (SIGKILL) at random moments and resumed.
 
 Parameters, statistics, velocities and every row of the log are bitwise those of an undisturbed run,
 and each attempt continues from the newest checkpoint that the one before has left.
 
     pytest -m accuracy -n0 -s tests/training/test_soak.py
 
-kills 50 times on a disk and 20 times in a store that also fails every tenth request.
+kills 50 times. `test_processes` does it once in a bucket.
 """
 
 import contextlib
@@ -20,10 +20,8 @@ import time
 import pytest
 
 from largebatch.checkpoint.checkpoints import manifest_of, steps_in
-from largebatch.checkpoint.place import BucketPlace, LocalPlace
-from largebatch.object_store import Bucket
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.tracking import read_rows
-from tests.object_servers import Gateway
 from tests.training import worlds
 from tests.training.worlds import ROOT
 
@@ -83,8 +81,6 @@ def attempt(place, steps, after_s=None, at_save=False):
 
 def evidence(place):
     """All in which two runs must agree."""
-    if not isinstance(place, LocalPlace):
-        place.fetch_logs()
     newest = steps_in(place)[0]
     found = {"newest": newest, "files": sorted(place.files("checkpoints"))}
     found |= manifest_of(place, newest).arrays
@@ -96,58 +92,28 @@ def evidence(place):
     return found
 
 
-@pytest.fixture
-def opened(request, tmp_path, monkeypatch):
-    """The place of a run by its name, of the kind that the test asks for."""
-
-    def on_a_disk(name):
-        return LocalPlace(tmp_path / name)
-
-    def in_a_store(name):
-        (tmp_path / name).mkdir(exist_ok=True)
-        return BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}/{name}"), tmp_path / name)
-
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    if request.param == "disk":
-        yield on_a_disk
-        return
-    gateway = Gateway(request.getfixturevalue("moto"))
-    for name, value in gateway.environment("s3").items():
-        monkeypatch.setenv(name, value)
-    gateway.fault = lambda method, path, number: "503" if number % 10 == 0 else ""
-    yield in_a_store
-    gateway.shutdown()
-    gateway.server_close()
-
-
-def cases(where, kills, steps, mark):
-    return pytest.param(where, kills, steps, marks=mark, id=f"{where}-{kills}")
-
-
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("opened", "kills", "steps"),
+    ("kills", "steps"),
     [
-        cases("disk", 2, 80, pytest.mark.slow),
-        cases("store", 1, 80, pytest.mark.slow),
-        cases("disk", 50, 400, pytest.mark.accuracy),
-        cases("store", 20, 400, pytest.mark.accuracy),
+        pytest.param(2, 80, marks=pytest.mark.slow),
+        pytest.param(50, 400, marks=pytest.mark.accuracy),
     ],
-    indirect=["opened"],
 )
-def test_kills_lose_nothing(opened, kills, steps):
-    draw, whole = random.Random(kills), opened("whole")
+def test_kills_lose_nothing(kills, steps, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    draw, whole = random.Random(kills), LocalPlace(tmp_path / "whole")
     log, code, _ = attempt(whole, steps)
     assert code == 0, log[-3000:]
-    whole_s = attempt(opened("again"), steps)[2]  # its programs are compiled now
+    whole_s = attempt(LocalPlace(tmp_path / "again"), steps)[2]  # its programs are compiled now
     expected, left, most, runs = evidence(whole), kills, 0, 0
     assert expected["newest"] == steps
     while left > 0:
         runs += 1
-        place, code = opened(f"run_{runs}"), None
+        place, code = LocalPlace(tmp_path / f"run_{runs}"), None
         for number in range(KILLS_A_RUN + 1):
             before = steps_in(place)
-            at_save = isinstance(place, LocalPlace) and draw.random() < SAVES
+            at_save = draw.random() < SAVES
             after_s = draw.uniform(0, 0.05 if at_save else whole_s)
             last = number == KILLS_A_RUN or left == 0
             log, code, _ = attempt(place, steps, None if last else after_s, at_save)
@@ -158,7 +124,7 @@ def test_kills_lose_nothing(opened, kills, steps):
                 break
             assert code == -signal.SIGKILL, log[-3000:]
             left -= 1
-            if isinstance(place, LocalPlace) and (place.logs / "metrics.jsonl").exists():
+            if (place.logs / "metrics.jsonl").exists():
                 rows = read_rows(place.logs / "metrics.jsonl")
                 done = rows[-1]["step"] if rows else 0
                 most = max(most, done - max(steps_in(place), default=0))

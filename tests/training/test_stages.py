@@ -14,7 +14,7 @@ from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import with_final_statistics
 from tests.training import worlds
 from tests.training.test_session import train
-from tests.training.worlds import build, changed, digests, rows
+from tests.training.worlds import build, rows
 
 STAGES = (
     "6 steps: data.image_size=6 data.shift=0",
@@ -66,35 +66,3 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
     assert [np.array_equal(*order) for order in orders] == [False, False, True]
     np.testing.assert_array_equal(orders[2][0], np.arange(1437))
     assert rows(workdir)[10]["fingerprint"] == fingerprint(np.arange(10 * 80, 11 * 80))
-
-
-@pytest.mark.parametrize("stop", [6, pytest.param(8, marks=pytest.mark.slow)])
-def test_resumed_across_stages_is_uninterrupted(uninterrupted, tmp_path, stop):
-    workdir, _ = uninterrupted
-    train(changed(CONFIG, run__stop_after=f"{stop} steps"), tmp_path)
-    train(CONFIG, tmp_path)
-    assert digests(tmp_path, 14) == digests(workdir, 14)
-
-
-def test_a_growing_batch_is_the_batches_by_hand(tmp_path):
-    """80 images a step, then 160: positions, rates and samples follow the stage."""
-    config = changed(
-        CONFIG,
-        batch__stages="800 samples: batch.workers=16 rate=2.0",
-        schedule__length="1760 samples",
-        schedule__warmup="240 samples",
-        batch__microbatch="auto",
-        data__evaluation_size="0",
-    )
-    summary = train(config, tmp_path)
-    assert (summary.steps, summary.samples) == (10 + 6, 1760)
-    found = rows(tmp_path)
-    assert [row["samples"] for row in found] == [80 * s for s in range(1, 11)] + [
-        800 + 160 * s for s in range(1, 7)
-    ]
-    made = build(config, Console(quiet=True), jax.devices())
-    assert [run.plan.microbatches for run in made.stages] == [1, 1]
-    one = [row["learning_rate"] for row in found]
-    plain = build(changed(config, batch__stages=""), Console(quiet=True), jax.devices()).plan
-    assert one[12] == pytest.approx(2 * plain.schedule(800 + 2 * 160), rel=1e-12)
-    assert found[9]["samples"] == 800
