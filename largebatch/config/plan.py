@@ -126,6 +126,15 @@ class StagePlan:
         """Momentum of the running BatchNorm statistics per step, after the first steps."""
         return 0.0 if self.norm_statistics == "last" else self.config.norm.momentum
 
+    def with_microbatch(self, microbatch: int) -> "StagePlan":
+        """Return the plan with another value for ``batch.microbatch=auto``.
+
+        Raises:
+          ConfigError: the value is impossible.
+        """
+        placement = _placement(self.config, self.facts, microbatch, self.first_sample)
+        return dataclasses.replace(self, **placement)
+
 
 @dataclasses.dataclass(frozen=True)
 class Due:
@@ -383,17 +392,15 @@ _INTERVALS = {
 """Options with an interval, by section; those of ``health`` may be empty: never."""
 
 
-def resolve(
-    config: Config, facts: Facts, *, microbatch: int | Sequence[int | None] | None = None
-) -> Plan:
+def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> Plan:
     """Check all options together and return the plan.
 
     Args:
       config: the configuration. With ``run.scale_to``, the number of workers is rounded to a
         multiple of the number of devices.
       facts: properties of dataset and hardware.
-      microbatch: the value for ``batch.microbatch='auto'``, for the first stage or for each stage;
-        None: the largest possible value.
+      microbatch: the value for ``batch.microbatch='auto'`` of the first stage; None, and in later
+        stages: the largest possible value.
 
     Raises:
       ConfigError: a value or combination is impossible; the message has the nearest valid values.
@@ -507,7 +514,7 @@ def _stage_plans(
     stages: Sequence[StageConfig],
     counts: Sequence[int],
     facts: Facts,
-    microbatch: int | Sequence[int | None] | None,
+    microbatch: int | None,
     *,
     per_step: int,
     per_epoch: int,
@@ -524,9 +531,6 @@ def _stage_plans(
       per_epoch: samples of an epoch.
       length: samples of the whole training.
     """
-    chosen = microbatch
-    if not isinstance(chosen, Sequence):
-        chosen = [chosen, *[None] * (len(stages) - 1)]
     at = functools.partial(durations.samples, per_epoch=per_epoch, length=length)
     text = stages[0].config.run.evaluate_first
     first_evaluation = at(text, "run.evaluate_first", per_step=per_step) if text else None
@@ -534,7 +538,7 @@ def _stage_plans(
     plans: list[StagePlan] = []
     start = first_step = 0  # of this stage
     counted_from = counted_start = batch_before = 0  # step and sample of the last change of batch
-    for stage, steps, choice in zip(stages, counts, chosen, strict=True):
+    for stage, steps in zip(stages, counts, strict=True):
         config = stage.config
         batch = config.batch.images
         if plans and batch != plans[-1].samples_per_step:
@@ -558,7 +562,7 @@ def _stage_plans(
                 evaluate_first=evaluate_first,
                 rate=stage.rate,
                 ema_kept=_ema_kept(config, at_stage),
-                **_placement(config, facts, choice, start),
+                **_placement(config, facts, None if plans else microbatch, start),
                 **_intervals(config, at_stage),
             )
         )

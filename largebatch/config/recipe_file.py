@@ -4,7 +4,6 @@
 the recipe and its argument.
 """
 
-import difflib
 import importlib.util
 import inspect
 import re
@@ -24,7 +23,6 @@ from largebatch.registry import add_directory
 # Path replaces '//' by '/': https:/host, gs:/bucket. A single letter is a Windows drive.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _ARGUMENT = re.compile(r"(.+?\.py):(.*)|([\w-]{2,}):((?!/).*)", re.DOTALL)
-_FEW = 3  # recipes in a hint
 
 
 def split_argument(name: str | Path) -> tuple[str, str | None]:
@@ -51,7 +49,7 @@ def label(path: Path) -> str:
 def find(name: str | Path) -> Path:
     """Find the file of a recipe.
 
-    An unknown name is returned unchanged; `execute` raises an error with a hint for it.
+    An unknown name is returned unchanged; `execute` raises an error for it.
 
     Args:
       name: a path, or a name such as ``digits`` for ``configs/digits.py`` in the working directory
@@ -150,10 +148,7 @@ def _check_local(path: Path) -> None:
     """Raise a ConfigError unless the path is a Python file on this machine."""
     if path.suffix == ".py" and path.is_file() and not _ELSEWHERE.match(str(path)):
         return
-    folder = path.parent if str(path.parent) != "." else ROOT / "configs"
-    recipes = {each.stem: str(each) for each in sorted(folder.glob("*.py"))}
-    near = difflib.get_close_matches(path.stem, recipes, n=_FEW)
-    hint = "use a local Python file with get_config(); a checkout has recipes in configs/"
-    if near:
-        hint = f"did you mean {' or '.join(recipes[each] for each in near)}?"
-    raise ConfigError(f"no recipe file {path}; {hint}")
+    raise ConfigError(
+        f"no recipe file {path}; use a local Python file with get_config(); a checkout has recipes "
+        "in configs/"
+    )

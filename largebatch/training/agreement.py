@@ -60,11 +60,7 @@ _OWN_TO_A_HOST = re.compile(
 """In names of JAX's settings and XLA's options: places, devices of a host and printing."""
 _SAME_COMMAND = "give all processes the same command, code and environment"
 _SAME_DATA = "give all hosts the same copy of the dataset"
-_OF = " of the "  # between what is compared and its split
-_CLASS, _IMAGE = "class ", "image "
-
-_MOST_NAMES = 3
-_SHOWN = 200
+_SHOWN = 200  # characters of a value
 _WAIT_MS = 10_000
 _numbers = itertools.count()
 
@@ -221,13 +217,10 @@ def explain(own: Facts, who: str, others: Facts, first: str) -> str:
     differing = [key for key in {**others, **own} if own.get(key) != others.get(key)]
     if not differing:
         return ""
-    key, *more = differing
-    values = [_short(facts.get(key, "nothing")) for facts in (own, others)]
-    line = f"{key}: {who} has {values[0]}, {first} has {values[1]}"
-    if more := [key for key in more if not key.startswith((_CLASS, _IMAGE))]:
-        rest = f" and {len(more) - _MOST_NAMES:,} more" if len(more) > _MOST_NAMES else ""
-        line += f"; also different: {', '.join(more[:_MOST_NAMES])}{rest}"
-    return line
+    key = differing[0]
+    values = [facts.get(key, "nothing") for facts in (own, others)]
+    one, other = (v if len(v) <= _SHOWN else f"{v[:_SHOWN]}…" for v in values)
+    return f"{key}: {who} has {one}, {first} has {other}"
 
 
 def _verdict(entries: Sequence[tuple[str, str]], processes: int, remedy: str) -> str:
@@ -242,10 +235,6 @@ def _verdict(entries: Sequence[tuple[str, str]], processes: int, remedy: str) ->
     if processes > 2:
         count = f"; {len(differing):,} of {processes:,} processes differ from process 0"
     return f"{differing[0]}{count}; {remedy}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def command_facts(config: Config) -> dict[str, str]:
@@ -272,15 +261,15 @@ def data_facts(opened: Run, weights: "Weights | None" = None) -> dict[str, str]:
         facts["model.init_from"] = _digest(weights.params, weights.stats)
     for split, dataset in _splits(opened).items():
         source = dataset.source
-        of = _OF + split
+        of = f" of the {split}"
         facts[f"examples{of}"] = f"{len(source):,}"
         facts[f"number of classes{of}"] = f"{len(source.classes):,}"
-        facts |= {f"{_CLASS}{i}{of}": repr(name) for i, name in enumerate(source.classes)}
+        facts |= {f"class {i}{of}": repr(name) for i, name in enumerate(source.classes)}
         facts[f"mean and deviation{of}"] = f"{source.mean} and {source.std}"
         facts[f"files{of}"] = f"those of hash {data.identity(source)}"
         for example, text in data.sampled(source, opened.config.run.seed):
             name = "/".join(source.where(example).split("/")[-2:])  # the directory may differ
-            facts[f"{_IMAGE}{example}{of}"] = f"{name}, {text}"
+            facts[f"image {example}{of}"] = f"{name}, {text}"
     return facts
 
 

@@ -200,18 +200,11 @@ def compared(times: np.ndarray, names: Sequence[str]) -> Row:
 def straggler_line(row: Mapping[str, Any]) -> str:
     """Return one line about a result of `compared`: the slowest process and the cause."""
     index = row["slowest"]
-    wait, compute, step = (row[name][index] for name in ("wait_s", "compute_s", "step_s"))
-    if row["cause"] == "input":
-        why = f"input wait {_ms(wait)} ms against {_ms(statistics.median_low(row['wait_s']))}"
-        rest = f"compute {_ms(compute)} ms"
-    else:
-        why = f"compute {_ms(compute)} ms against {_ms(statistics.median_low(row['compute_s']))}"
-        rest = f"input wait {wait / max(step, 1e-9):.0%}".replace("%", " %")
+    times = [
+        f"{name} {1e3 * row[key][index]:.1f} ms against {1e3 * statistics.median_low(row[key]):.1f}"
+        for name, key in (("compute", "compute_s"), ("input wait", "wait_s"))
+    ]
     return (
         f"process {index} ({row['host'][index]}) is the slowest: {row['factor']:.2f} times the "
-        f"median to the barrier ({why}), {rest}"
+        f"median to the barrier, because of {row['cause']} ({', '.join(times)})"
     )
-
-
-def _ms(value: float) -> str:
-    return f"{1e3 * value:.0f}" if value >= 0.01 else f"{1e3 * value:.1f}"

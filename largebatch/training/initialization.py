@@ -66,18 +66,3 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
             run.console.warn(f"{option} is {ours}, the weights were trained with {theirs}")
     ema = state.ema and Averages(params, stats)
     return first.placed(state._replace(params=params, stats=stats, ema=ema))
-
-
-def check_weights(read: "Weights", shapes: TrainState) -> None:
-    """Check that weights are of the run's network, before anything is compiled.
-
-    Args:
-      read: the weights of ``model.init_from``.
-      shapes: shapes and dtypes of the state.
-
-    Raises:
-      UserError: they are of another network.
-    """
-    from largebatch import weights
-
-    weights.initial(read, shapes.params, shapes.stats)

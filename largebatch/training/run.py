@@ -150,48 +150,37 @@ class Run:
         needed = plans if trains else (self.plan.stage_at(evaluated_step),)
         if trains:
             for index in range(len(plans)):
-                stage = self._stage(index, [None] * len(plans)) if index else self._unbuilt
-                stage.steps.objective.check_statistics()
-        microbatches: list[int | None] = [None] * len(plans)
-        stages: list[Stage] = []
-        for index, plan in enumerate(plans):
-            if plan in needed and plan.config.batch.microbatch == "auto":
-                stage = self._largest(index, microbatches, options, trains=trains)
-            else:
-                stage = self._stage(index, microbatches, options)
-            microbatches[index] = stage.plan.microbatch
-            stages.append(stage)
-        self.stages = tuple(stages)
-        self.plan = dataclasses.replace(self.plan, stages=tuple(s.plan for s in stages))
+                self._stage(index).steps.objective.check_statistics()
+        self.stages = tuple(
+            self._largest(index, options, trains=trains)
+            if plan in needed and plan.config.batch.microbatch == "auto"
+            else self._stage(index, options=options)
+            for index, plan in enumerate(plans)
+        )
+        self.plan = dataclasses.replace(self.plan, stages=tuple(s.plan for s in self.stages))
         return self
 
-    def _largest(
-        self,
-        index: int,
-        microbatches: Sequence[int | None],
-        options: Mapping[str, str],
-        *,
-        trains: bool,
-    ) -> Stage:
-        """Return a stage with the largest microbatch that fits, after those of earlier stages."""
-        plan, count = self.plan.stages[index], len(microbatches)
+    def _largest(self, index: int, options: Mapping[str, str], *, trains: bool) -> Stage:
+        """Return a stage with the largest microbatch that fits, which is found by compiling."""
+        plan, count = self.plan.stages[index], len(self.plan.stages)
         candidates = microbatch_candidates(plan.config, self.facts)
-        tried: dict[int, Stage] = {}
+        tried: list[Stage] = []
 
+        @functools.cache
         def stage_of(microbatch: int) -> Stage:
-            if microbatch not in tried:
-                choices = [*microbatches[:index], microbatch, *microbatches[index + 1 :]]
-                tried[microbatch] = self._stage(index, choices, options)
-            return tried[microbatch]
+            tried.append(self._stage(index, microbatch, options))
+            return tried[-1]
 
         if len(candidates) == 1:
             return stage_of(candidates[0])
         what = "train steps" if trains else "evaluation"
         of = f" of stage {index + 1} of {count}" * (count > 1)
         with self.console.compiling(f"{what}{of}, to find the largest microbatch that fits"):
-            found = largest_microbatch(plan, candidates, stage_of, for_evaluation=not trains)
-        self._search_s += sum(stage.compile_s for m, stage in tried.items() if m != found)
-        return stage_of(found)
+            found = stage_of(
+                largest_microbatch(plan, candidates, stage_of, for_evaluation=not trains)
+            )
+        self._search_s += sum(stage.compile_s for stage in tried if stage is not found)
+        return found
 
     @functools.cached_property
     def unreadable(self) -> Mapping[str, data.Unreadable]:
@@ -212,13 +201,15 @@ class Run:
     @functools.cached_property
     def _unbuilt(self) -> Stage:
         """The first stage with the largest possible microbatch, of which only shapes are used."""
-        return self._stage(0, [None] * len(self.plan.stages))
+        return self._stage(0)
 
     def _stage(
-        self, index: int, microbatches: Sequence[int | None], options: Mapping[str, str] = {}
+        self, index: int, microbatch: int | None = None, options: Mapping[str, str] = {}
     ) -> Stage:
-        """Return a stage with a microbatch for each stage; None is the largest possible."""
-        plan = resolve(self.config, self.facts, microbatch=tuple(microbatches)).stages[index]
+        """Return a stage, with the microbatch of the plan or another one."""
+        plan = self.plan.stages[index]
+        if microbatch is not None:
+            plan = plan.with_microbatch(microbatch)
         mesh, splits = parallel.make_mesh(self.devices, plan.members), self.splits[index]
         return Stage(steps_of(plan, mesh, splits.train), options, splits, self.unreadable)
 

@@ -27,7 +27,7 @@ from largebatch.tracking.mlperf import check_logger, check_rules
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
-from largebatch.training.initialization import check_weights, initial_state
+from largebatch.training.initialization import initial_state
 from largebatch.training.log import Log
 from largebatch.training.loop import train
 from largebatch.training.memory import reporting_out_of_memory
@@ -113,8 +113,10 @@ def _run(run: Run, hosts: str, weights: "Weights | None") -> tracking.Summary | 
         done = None if request.eval_only else _complete(run, stored)
         if done is not None:
             return done
-    if weights is not None:
-        check_weights(weights, run.checkpoint_shapes)
+    if weights is not None:  # of another network: refused before compilation
+        from largebatch.weights import initial
+
+        initial(weights, run.checkpoint_shapes.params, run.checkpoint_shapes.stats)
     with watchdog.section("compile"):  # the search for a microbatch compiles
         run.build(evaluated_step=stored.step if request.eval_only else None)
     rows = description.plan_rows(run, hosts)

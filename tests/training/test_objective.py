@@ -19,7 +19,7 @@ SECTIONS = {
 def check(**sections):
     opened = Run.open(worlds.config(**SECTIONS | sections), Console(quiet=True), jax.devices()[:2])
     for index in range(len(opened.plan.stages)):
-        opened._stage(index, [None] * len(opened.plan.stages)).steps.objective.check_statistics()
+        opened._stage(index).steps.objective.check_statistics()
 
 
 def test_statistics_of_one_value_are_refused_before_compiling(monkeypatch):
