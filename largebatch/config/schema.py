@@ -33,7 +33,6 @@ from largebatch.config.sections import (
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError, did_you_mean, one_line, shown
 
-_FEW = 3  # options in a hint
 _MISSPELLED = 0.85  # least similarity of full names
 
 
@@ -197,21 +196,18 @@ def _kinds() -> dict[str, Any]:
 
 def _hint(key: str, text: str) -> str:
     """Suggest similar options, or the option for a name of a different library."""
-    last = {known: known.partition(".")[2] for known, _, _ in options(Config())}
     plain = key.removeprefix("--").removeprefix("config.")
-    if plain in last:
+    if plain in _kinds():
         return f"use {plain!r}"
     section, _, name = key.rpartition(".")
-    near = difflib.get_close_matches(key, last, n=_FEW, cutoff=_MISSPELLED)
+    near = difflib.get_close_matches(key, _kinds(), n=1, cutoff=_MISSPELLED)
     if not near and section:
-        near = [known for known in last if last[known] == name]
+        near = [known for known in _kinds() if known.partition(".")[2] == name]
     if not near and (advised := advice(key, text)):
         return advised
-    if not near:
-        close = difflib.get_close_matches(name, last.values(), n=1)
-        near = [known for known in last if last[known] in close]
+    near = near or difflib.get_close_matches(key, _kinds(), n=1)
     if near:
-        return f"did you mean {' or '.join(map(repr, near[:_FEW]))}?"
+        return f"did you mean {' or '.join(map(repr, near))}?"
     return "docs/configuration.md lists all options"
 
 

@@ -46,7 +46,8 @@ class Result:
     def columns(self) -> dict[str, float]:
         """Loss and accuracies by name; those of the averaged weights begin with ``ema_``."""
         own = {name: getattr(self, name) for name in ("loss", "top1", "top5")}
-        return own | averaged_columns(self)
+        averaged = self.ema.columns if self.ema else {}
+        return own | {f"ema_{name}": value for name, value in averaged.items()}
 
     @property
     def set_columns(self) -> dict[str, float]:
@@ -56,12 +57,6 @@ class Result:
             for name, result in self.sets.items()
             for column, value in result.columns.items()
         }
-
-
-def averaged_columns(result: Result | None) -> dict[str, float]:
-    """Return ``ema_loss``, ``ema_top1`` and ``ema_top5``; nothing without averaged weights."""
-    averaged = result.ema.columns if result and result.ema else {}
-    return {f"ema_{name}": value for name, value in averaged.items()}
 
 
 def with_final_statistics(

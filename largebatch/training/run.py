@@ -480,12 +480,11 @@ class Run:
         Args:
           status: how the attempt ended.
         """
-        progress, target, evaluated = self.progress(self.step), self.target, self.columns
+        progress, target = self.progress(self.step), self.target
+        evaluated = dict.fromkeys(("top1", "top5", "loss")) | self.columns
         return Summary(
             status=status,
-            top1=evaluated.get("top1"),
-            top5=evaluated.get("top5"),
-            loss=evaluated.get("loss"),
+            **{key: value for key, value in evaluated.items() if "/" not in key},
             steps=progress.step,
             samples=progress.samples,
             wall_s=progress.wall_s,
@@ -498,7 +497,6 @@ class Run:
             target_top1=target.top1 or None,
             target_step=target.step,
             target_s=target.seconds,
-            **{key: value for key, value in evaluated.items() if key.startswith("ema_")},
             sets={key: value for key, value in evaluated.items() if "/" in key},
         )
 

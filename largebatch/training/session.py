@@ -26,7 +26,7 @@ from largebatch.registry import parse_options, resolve
 from largebatch.tracking.mlperf import check_logger, check_rules
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description
-from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
+from largebatch.training.evaluation import evaluate, with_final_statistics
 from largebatch.training.initialization import initial_state
 from largebatch.training.log import Log
 from largebatch.training.loop import train
@@ -389,15 +389,12 @@ def _evaluate(run: Run, stored: Stored) -> tracking.Summary:
         result = evaluate(stage, state, watchdog)
     summary = tracking.Summary(
         status="evaluated",
-        top1=result.top1,
-        top5=result.top5,
-        loss=result.loss,
+        **result.columns,
         steps=progress.step,
         samples=progress.samples,
         wall_s=time.perf_counter() - run.began,
         compile_s=run.compile_s,
         images_per_s=result.images / result.seconds,
-        **averaged_columns(result),
         sets=result.set_columns,
     )
     if jax.process_index() == 0:

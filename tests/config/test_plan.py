@@ -108,6 +108,7 @@ def test_the_first_evaluation_does_not_move_those_after_it():
         ({"schedule": {"peak": 0.0}}, ["schedule.peak", "schedule.per_256"]),
         ({"schedule": {"per_256": 0.1}}, ["schedule.peak", "schedule.per_256"]),
         ({"schedule": {"warmup": "20 epochs"}}, ["schedule.warmup"]),
+        ({"run": {"seed": 2**31}}, ["run.seed=2147483648"]),
         ({"model": {"stem": "space_to_depth"}}, ["7×8", "conv7"]),
     ],
 )
