@@ -415,3 +415,62 @@ def test_a_run_whose_checkpoints_are_not_mounted(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "unmounted").rename(tmp_path / "checkpoints")
     assert train(CONFIG, tmp_path, 1).steps == 20
+
+
+# ---- Callbacks receive what the log and the disk have, and change nothing of the run
+
+
+class Recording(tracking.Callback):
+    def __init__(self):
+        self.rows, self.evaluations, self.checkpoints, self.ends = [], [], [], []
+
+    def on_log(self, step, row):
+        self.rows.append({"step": step, **row})
+        row.clear()  # what a callback does with its copy is its own affair
+
+    def on_evaluation(self, step, result):
+        self.evaluations.append((step, result))
+
+    def on_checkpoint(self, step, path):
+        assert path.is_file()
+        assert path.name == f"{step}.safetensors"
+        self.checkpoints.append(step)
+
+    def on_end(self, found):
+        self.ends.append(found)
+
+
+class Failing(tracking.Callback):
+    def on_evaluation(self, step, result):
+        if step == 12:
+            raise KeyError("no such table")
+
+
+def test_callbacks_receive_the_log_and_change_no_bit(uninterrupted, tmp_path):
+    recording = Recording()
+    found = train(CONFIG, tmp_path, callbacks=(recording,))
+    assert digests(tmp_path, 20) == digests(uninterrupted[0], 20)
+    assert rows(tmp_path) == rows(uninterrupted[0])
+    written = read_rows(tmp_path / "metrics.jsonl")
+    assert recording.rows == written
+    assert recording.evaluations == [
+        (row["step"], {key: row[f"validation/{key}"] for key in ("loss", "top1", "top5")})
+        for row in written
+        if "validation/top1" in row
+    ]
+    assert [step for step, _ in recording.evaluations] == [4, 8, 12, 16, 20]
+    assert recording.checkpoints == [4, 8, 12, 16, 20]
+    assert recording.ends == [found]
+
+
+def test_an_exception_ends_the_run_and_the_same_call_resumes_it(uninterrupted, tmp_path):
+    with pytest.raises(UserError, match=r"callbacks: Failing\.on_evaluation ") as e:
+        train(CONFIG, tmp_path, callbacks=(Recording(), Failing()))
+    assert isinstance(e.value.__cause__, KeyError)
+    assert "\n" not in str(e.value)
+    assert (worlds.summary(tmp_path)["status"], worlds.summary(tmp_path)["steps"]) == ("failed", 12)
+    resumed = Recording()
+    train(CONFIG, tmp_path, callbacks=(resumed,))
+    assert digests(tmp_path, 20) == digests(uninterrupted[0], 20)
+    assert resumed.rows[0]["step"] == 9  # after the newest checkpoint, that of step 8
+    train(CONFIG, tmp_path, callbacks=(Failing(),))  # complete: nothing is called
