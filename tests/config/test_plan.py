@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import math
 
 import pytest
 
@@ -134,3 +135,28 @@ def test_every_remedy_for_workers_works():
         for better in suggested:
             plan(devices, batch={"workers": better, "images_per_worker": 1})
         plan(near, batch={"workers": workers, "images_per_worker": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "kept"),
+    [
+        ("30000000 samples", 1024, 1 - 2e-5 * 1024 / 600),  # torchvision: 0.99998, 600 epochs
+        ("5000 steps", 24, 0.9998),  # timm
+        ("1 epochs", 250, math.exp(-0.25)),
+    ],
+)
+def test_the_horizon_does_not_depend_on_the_batch(text, batch, kept):
+    made = config(schedule={"ema": text}, batch={"workers": 1, "images_per_worker": batch})
+    plan = resolve(made, Facts(2000 if batch > 1000 else 1000, 100, 10, (8, 8, 1), devices=1))
+    # exp(−x) instead of 1 − x: 6e-10 for torchvision's x, 2e-8 for timm's
+    assert plan.first_stage.ema_kept == pytest.approx(kept, abs=3e-8)
+
+
+def test_a_horizon_in_steps_is_refused_where_the_batch_grows():
+    stages = {"images_per_worker": 3, "stages": ("4 steps: batch.images_per_worker=6",)}
+    facts = Facts(1000, 100, 10, (8, 8, 1), devices=1)
+    with pytest.raises(ConfigError, match=r"schedule\.ema"):
+        resolve(config(schedule={"ema": "9 steps", "length": "2 epochs"}, batch=stages), facts)
+    plan = resolve(config(schedule={"ema": "1 epochs", "length": "2 epochs"}, batch=stages), facts)
+    before, after = (stage.ema_kept for stage in plan.stages)
+    assert after == pytest.approx(before**2, rel=1e-12)

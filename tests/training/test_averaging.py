@@ -1,16 +1,13 @@
 """The exponential moving average of the weights (``schedule.ema``)."""
 
 import json
-import math
 
 import jax
 import numpy as np
 import pytest
 
 from largebatch import weights
-from largebatch.config import Facts
-from largebatch.config.plan import resolve
-from largebatch.errors import CheckpointError, ConfigError, UserError
+from largebatch.errors import CheckpointError, UserError
 from largebatch.training.session import Request, run
 from tests.training import worlds
 from tests.training.worlds import changed, digests, rows
@@ -75,32 +72,3 @@ def test_precise_statistics_are_those_of_the_averaged_weights(tmp_path):
     assert np.any(stats[0] != stats[1])
     changed_by = worlds.digests(tmp_path, 4)
     assert changed_by["stats/norm/mean"] != changed_by["ema/stats/norm/mean"]
-
-
-@pytest.mark.parametrize(
-    ("text", "batch", "kept"),
-    [
-        ("30000000 samples", 1024, 1 - 2e-5 * 1024 / 600),  # torchvision: 0.99998, 600 epochs
-        ("5000 steps", 24, 0.9998),  # timm
-        ("1 epochs", 250, math.exp(-0.25)),
-    ],
-)
-def test_the_horizon_does_not_depend_on_the_batch(text, batch, kept):
-    made = worlds.config(schedule={"ema": text}, batch={"workers": 1, "images_per_worker": batch})
-    plan = resolve(made, Facts(2000 if batch > 1000 else 1000, 100, 7, (16, 16, 2), devices=1))
-    # exp(−x) instead of 1 − x: 6e-10 for torchvision's x, 2e-8 for timm's
-    assert plan.first_stage.ema_kept == pytest.approx(kept, abs=3e-8)
-
-
-def test_a_horizon_in_steps_is_refused_where_the_batch_grows():
-    stages = {"stages": ("4 steps: batch.images_per_worker=6",)}
-    facts = Facts(1000, 100, 7, (16, 16, 2), devices=1)
-    with pytest.raises(ConfigError, match=r"schedule\.ema"):
-        resolve(
-            worlds.config(schedule={"ema": "9 steps", "length": "2 epochs"}, batch=stages), facts
-        )
-    plan = resolve(
-        worlds.config(schedule={"ema": "1 epochs", "length": "2 epochs"}, batch=stages), facts
-    )
-    before, after = (stage.ema_kept for stage in plan.stages)
-    assert after == pytest.approx(before**2, rel=1e-12)
