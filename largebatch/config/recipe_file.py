@@ -4,6 +4,7 @@
 the recipe and its argument.
 """
 
+import difflib
 import importlib.util
 import inspect
 import re
@@ -148,7 +149,7 @@ def _check_local(path: Path) -> None:
     """Raise a ConfigError unless the path is a Python file on this machine."""
     if path.suffix == ".py" and path.is_file() and not _ELSEWHERE.match(str(path)):
         return
-    raise ConfigError(
-        f"no recipe file {path}; use a local Python file with get_config(); a checkout has recipes "
-        "in configs/"
-    )
+    recipes = [each.stem for each in (ROOT / "configs").glob("*.py")]
+    near = difflib.get_close_matches(path.stem, recipes, n=1)
+    hint = "use a local Python file with get_config(); a checkout has recipes in configs/"
+    raise ConfigError(f"no recipe file {path}; {f'did you mean {near[0]!r}?' if near else hint}")
