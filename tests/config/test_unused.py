@@ -59,6 +59,11 @@ def test_a_shorter_training_is_that_of_scale_length():
     assert load("digits", [("schedule.length", "80 epochs")]).schedule.warmup == "5 epochs"
 
 
+def test_a_recipe_of_length_0_can_be_given_another_length():
+    recipe = replaced(Config(), {"schedule.length": "0 epochs"})
+    assert made(recipe, ("schedule.length", "4 epochs"))[0].schedule.length == "4 epochs"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
