@@ -26,7 +26,6 @@ SUBCOMMANDS = (
     "run",
     "correctness",
     "optimizer",
-    "slow_host",
     "gpu",
 )
 

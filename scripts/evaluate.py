@@ -5,13 +5,12 @@ The data and the preprocessing are those of the run by default. docs/evaluate.md
 """
 
 import argparse
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from evaluating.flags import ended, parser, within
+from evaluating.common import ended, parser, progress, within
 
 from largebatch import data, weights
 from largebatch.config.facts import full_source
@@ -28,36 +27,18 @@ from largebatch.weights.evaluation.metrics import Evaluation
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     made = parser(__doc__, "evaluate.py WEIGHTS [options]")
-    made.add_argument(
-        "--source", type=full_source, metavar="SPEC", help="tfds:NAME, folder:PATH … (the run's)"
-    )
-    made.add_argument(
-        "--split",
-        choices=("validation", "train"),
-        default="validation",
-        metavar="NAME",
-        help="validation or train (validation)",
-    )
-    made.add_argument("--data_dir", metavar="DIR", help="where TFDS keeps its datasets")
-    made.add_argument("--classes", type=int, metavar="N", help="of an arrayrecord without names")
-    made.add_argument(
-        "--match",
-        choices=("names", "numbers", "imagenet"),
-        default="names",
-        metavar="HOW",
-        help="classes by names, numbers or imagenet (names)",
-    )
-    made.add_argument(
-        "--among",
-        choices=("all", "source"),
-        default="all",
-        metavar="WHICH",
-        help="predict among all classes or the source's (all)",
-    )
-    made.add_argument(
-        "--max_unreadable", type=within(0, 1), metavar="X", help="fraction of corrupt images"
-    )
-    made.add_argument("--out", type=Path, metavar="DIR", help="write JSON and CSV files there")
+    add = made.add_argument
+    add("--source", type=full_source, metavar="SPEC", help="as data.source (the run's)")
+    for name, choices, metavar, help in (
+        ("split", ("validation", "train"), "NAME", "validation or train (validation)"),
+        ("match", ("names", "numbers", "imagenet"), "HOW", "classes by names, numbers or imagenet"),
+        ("among", ("all", "source"), "WHICH", "predict among all classes or the source's (all)"),
+    ):
+        add(f"--{name}", choices=choices, default=choices[0], metavar=metavar, help=help)
+    add("--data_dir", metavar="DIR", help="where TFDS keeps its datasets")
+    add("--classes", type=int, metavar="N", help="of an arrayrecord without names")
+    add("--max_unreadable", type=within(0, 1), metavar="X", help="fraction of corrupt images")
+    add("--out", type=Path, metavar="DIR", help="write JSON and CSV files there")
     return made.parse_args(arguments)
 
 
@@ -79,12 +60,15 @@ def run(arguments: Sequence[str]) -> None:
     share = config.data.max_unreadable
     unreadable = data.Unreadable(flags.split, len(dataset), share, "--max_unreadable")
     unreadable.connect(lambda name, why: console.warn(f"{name} cannot be decoded: {why}"))
-    console.note(f"evaluating {_named(flags.weights, found.origin)} on {dataset.describe()}")
+    named_weights = found.origin  # of a file: the run it was exported from
+    if not named_weights.startswith(str(flags.weights)):
+        named_weights = f"{flags.weights}, from {found.origin}"
+    console.note(f"evaluating {named_weights} on {dataset.describe()}")
     start = time.perf_counter()
-    with _progress(len(dataset)) as advance:
+    with progress(len(dataset)) as advance:
         outputs = evaluator.evaluate(dataset, unreadable, flags.batch, advance)
     evaluation = Evaluation(
-        weights=_named(flags.weights, found.origin),
+        weights=named_weights,
         data=dataset.describe(),
         split=flags.split,
         matching=matching,
@@ -104,26 +88,6 @@ def run(arguments: Sequence[str]) -> None:
         paths = report.write(evaluation, flags.out, dataset.source.where, environment())
         rows.append(("written", f"{flags.out}: {', '.join(path.name for path in paths)}"))
     console.closing(rows, f"evaluated on {evaluation.images:,} images")
-
-
-def _named(path: Path, origin: str) -> str:
-    """The file that was read, and the run it was exported from."""
-    return origin if origin.startswith(str(path)) else f"{path}, from {origin}"
-
-
-@contextlib.contextmanager
-def _progress(images: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error if that is a terminal."""
-    from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    screen = RichConsole(stderr=True)
-    with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
-    ) as progress:
-        task = progress.add_task("images", total=images)
-        yield lambda count: progress.advance(task, count)
 
 
 def main(arguments: Sequence[str]) -> int:

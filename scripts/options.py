@@ -1,31 +1,21 @@
-"""Write the generated parts of docs/configuration.md, docs/commands.md and docs/studies.md.
+"""Write the generated tables of docs/: options, commands, recipes.
 
     python scripts/options.py
 
 The reference of options comes from the schema, the table of commands from the text at the top of
-each command, the tables of studies from their records.
+each command, the tables of recipes from configs/.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import commands, studies
-from pages.markdown import insert
-from pages.options import markdown
+from pages import tables
 
 from largebatch.cli import Parser
 from largebatch.fault_tolerance import exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "configuration.md"
-COMMANDS = ROOT / "docs" / "commands.md"
-STUDIES = ROOT / "docs" / "studies.md"
-
-
-def page(text: str) -> str:
-    """Return docs/configuration.md with the reference of all options."""
-    return insert(text, {"options": markdown().strip()})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,9 +26,8 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> None:
     """Rewrite the pages."""
     Parser(__doc__).parse_args(arguments)
-    PAGE.write_text(page(PAGE.read_text()))
-    COMMANDS.write_text(commands.page(COMMANDS.read_text(), ROOT))
-    STUDIES.write_text(studies.page(STUDIES.read_text(), ROOT))
+    for path, text in tables.pages(ROOT).items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,19 @@ JSON object per line: {"file": …, "top": [{"class": …, "label": …, "probab
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluating.flags import ended, parser
+from evaluating.common import ended, json_lines, parser, unreadable
 
 from largebatch import weights
 from largebatch.data import folder
 from largebatch.errors import ConfigError, DataError
-from largebatch.files import check_parent, printable, replacing
+from largebatch.files import check_parent, printable
 from largebatch.tracking import Console
 from largebatch.weights.evaluation import options, report
 from largebatch.weights.evaluation.classes import unmatched
@@ -65,7 +64,7 @@ def run(arguments: Sequence[str]) -> None:
     evaluator = Evaluator(read, config, classes, top=flags.top)
 
     def predicted() -> Iterator[dict[str, Any]]:
-        absent = {file: reason for file in files if (reason := _unreadable(file))}
+        absent = {file: reason for file in files if (reason := unreadable(file))}
         given = [file for file in files if file not in absent]
         images = options.open_files(read, config, given) if given else ()
         found = predictions(evaluator, images, classes.classes, flags.batch)
@@ -74,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
             yield {"file": printable(file), **result}
 
     rows, failed = [], 0
-    with _lines_to(flags.json) as write:
+    with json_lines(flags.json) as write:
         for each in predicted():
             write(json.dumps(each, ensure_ascii=False))
             if error := each.get("error"):
@@ -90,27 +89,6 @@ def run(arguments: Sequence[str]) -> None:
             f"{failed:,} of {len(files):,} files have no prediction, for the reasons above; fix or "
             "remove them"
         )
-
-
-def _unreadable(file: str) -> str:
-    """Return why a file cannot be read; '' if it can."""
-    try:
-        open(file, "rb").close()
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    return ""
-
-
-@contextlib.contextmanager
-def _lines_to(target: str | None) -> Iterator[Callable[[str], object]]:
-    """Yield what writes a line of JSON: to a file, to standard output for ``-``, or nowhere."""
-    if target is None:
-        yield lambda line: None
-    elif target == "-":
-        yield lambda line: print(line, flush=True)
-    else:
-        with replacing(Path(target)) as stream:
-            yield lambda line: stream.write(f"{line}\n".encode())
 
 
 def main(arguments: Sequence[str]) -> int:

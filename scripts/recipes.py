@@ -4,15 +4,13 @@
     python scripts/recipes.py fujitsu2019_81920
     python scripts/recipes.py --batch 40000
 
---write_docs writes the tables of docs/recipes.md, --write_golden the resolved texts that the tests
-compare with.
+--write_golden writes the resolved texts that the tests compare with.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import recipes as document
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +21,6 @@ from largebatch.planning import ladder
 from largebatch.tools import recipe_text as text
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs" / "recipes.md"
 GOLDEN = ROOT / "tests" / "recipes" / "golden"
 _CELLS = 160
 
@@ -36,7 +33,6 @@ def parser() -> Parser:
         "--batch", type=int, help=f"propose for this batch, {ladder.LEAST} to {ladder.MOST}"
     )
     made.add_argument("--configs", type=Path, default=ROOT / "configs", help="folder (configs)")
-    made.add_argument("--write_docs", action="store_true", help="write docs/recipes.md")
     made.add_argument("--write_golden", action="store_true", help="write the tests' texts")
     return made
 
@@ -54,11 +50,9 @@ def run(arguments: Sequence[str]) -> None:
     """
     flags = parser().parse_args(arguments)
     if flags.batch is not None:
-        print("\n".join(document.proposal(ladder.propose(flags.batch))))
+        print("\n".join(text.proposal(ladder.propose(flags.batch))))
         return
     recipes = all_recipes(flags.configs)
-    if flags.write_docs:
-        DOCS.write_text(document.page(DOCS.read_text(), recipes))
     if flags.write_golden:
         GOLDEN.mkdir(exist_ok=True)
         for old in GOLDEN.glob("*.txt"):
@@ -71,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
         print(recipe.about)
         _print_table(("option", "value", "tag"), text.values(recipe))
         print("\n".join([*text.legend(recipe.sources.values()), "–: not of the published run"]))
-    elif not (flags.write_docs or flags.write_golden):
+    elif not flags.write_golden:
         _print_table(text.HEADINGS, text.listing(recipes))
         tags = (recipe.published.provenance for recipe in recipes if recipe.published)
         print("\n".join(("", *text.legend(tags))))

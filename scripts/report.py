@@ -69,17 +69,17 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
 def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
-    from largebatch.tools.report import compare, summary, write  # imports JAX
+    from largebatch.tools.report import compare, page, summary  # imports JAX
     from largebatch.tools.sweep.results import is_sweep
 
     with contextlib.ExitStack() as copies:
         paths = [local(path, flags.out, copies) for path in flags.runs]
-        out = flags.out or (write.beside(paths) if any(map(is_sweep, paths)) else None)
-        page, runs = write.report(selected(paths), out)
+        out = flags.out or (page.beside(paths) if any(map(is_sweep, paths)) else None)
+        path, runs = page.report(selected(paths), out)
     for name, each in zip(compare.labels(runs), runs, strict=True):
         top1 = summary.percent(summary.validation(each, "top1"))
         print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")
-    print(f"report: {page}")
+    print(f"report: {path}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,8 +16,8 @@ import tests.scripts  # puts scripts/ on the path
 from largebatch.fault_tolerance import exit_codes as codes
 
 ROOT = Path(tests.scripts.__file__).parents[2]
-commands = importlib.import_module("pages.commands")
-PATHS = commands.paths(ROOT)
+tables = importlib.import_module("pages.tables")
+PATHS = tables.paths(ROOT)
 LINES = 34
 """Of 80 columns: what a small terminal shows at once."""
 each_command = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -45,7 +45,7 @@ def test_help_is_a_screenful_with_an_example(path):
     assert len(text.splitlines()) <= LINES, text
     shown = re.sub(r"\\\n\s*", "", text)
     lines = [line.strip() for line in shown.splitlines()]
-    about = commands.command(path, ROOT)
+    about = tables.command(path, ROOT)
     assert about.summary in " ".join(text.split())
     assert about.examples
     for example in about.examples:
@@ -63,11 +63,9 @@ def test_a_mistake_is_one_line_and_code_2(path, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_table_of_commands_is_current():
-    page = ROOT / "docs" / "commands.md"
-    assert page.read_text() == commands.page(page.read_text(), ROOT), (
-        "run python scripts/options.py"
-    )
+def test_generated_tables_are_current():
+    for path, text in tables.pages(ROOT).items():
+        assert path.read_text() == text, "run python scripts/options.py"
 
 
 def test_the_table_of_exit_codes_is_complete():

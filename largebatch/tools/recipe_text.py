@@ -1,11 +1,14 @@
-"""Text of recipes: resolved, listed, and each value with its source."""
+"""Text of recipes: resolved, listed, each value with its source, and a proposal."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from largebatch.config import Facts, changed
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.plan import resolve
 from largebatch.config.recipes import TAGS, Recipe
+from largebatch.environment import command_path
+from largebatch.planning import ladder
 
 Rows = list[tuple[str, ...]]
 
@@ -88,6 +91,38 @@ def legend(tags: Iterable[str]) -> list[str]:
     """Return the meanings of tags such as ``S`` or ``A+M``, one line for each letter."""
     letters = set("".join(tags))
     return [f"{tag}: {meaning}" for tag, meaning in TAGS.items() if tag in letters]
+
+
+def proposal(found: ladder.Proposal) -> list[str]:
+    """Return a proposal in lines; the last is the command that runs it."""
+    made_of = " and ".join(f"{p.batch:,} ({p.source})" for p in found.between)
+    beyond = " (no run is published there)" if found.kind == "extrapolated" else ""
+    lines = [
+        f"batch {found.batch:,}: {found.kind} from {made_of}",
+        f"epochs to 75.9 % top-1: {found.epochs:.1f} ± {found.uncertainty:.1f}{beyond}",
+        f"peak rate {found.peak:.6g} at a trust coefficient of 0.001, warm-up "
+        f"{found.warmup_epochs:.3g} epochs, momentum {found.momentum:.6g}, weight decay "
+        f"{found.weight_decay:g}, polynomial of power 2 to 1e-4 over {found.length_epochs:.3g} "
+        "epochs, label smoothing 0.1",
+    ]
+    train = ["python", command_path("train.py")]
+    recipe = found.between[0].recipe if found.kind == "published" else ""
+    if recipe:
+        return [*lines, shlex.join([*train, f"--config=configs/{recipe}.py"])]
+    workers, images = ladder.workers_of(found.batch)
+    options = {
+        "batch.workers": workers,
+        "batch.images_per_worker": images,
+        "norm.span": 1,
+        "optimizer.momentum": f"{found.momentum:.6g}",
+        "optimizer.weight_decay": f"{found.weight_decay:g}",
+        "schedule.peak": f"{found.peak:.6g}",
+        "schedule.warmup": f"{found.warmup_epochs:.3g} epochs",
+        "schedule.length": f"{found.length_epochs:.3g} epochs",
+    }
+    words = [f"--config.{key}={value}" for key, value in options.items()]
+    command = [*train, "--config=configs/mlperf40_nvidia_40k.py", *words]
+    return [*lines, shlex.join(command)]
 
 
 def _batches(recipe: Recipe) -> str:

@@ -1,6 +1,5 @@
 """Input pipelines as competitors: their common work, the clock, and our pipeline."""
 
-import collections
 import os
 import resource
 import time
@@ -8,22 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.competitor import Absent, Figures, Work
+from benchmarks.competitor import Figures, Work
 from benchmarks.measure import PER_CPU, RATE
 from largebatch.data import (
     Augment,
     Dataset,
     Order,
     Reading,
-    Source,
     SourceOptions,
     open_dataset,
     train_microbatches,
 )
-from largebatch.data.augment import random_boxes
-from largebatch.data.images import Picture
 
 _FLIP = Augment(flip=True)
 _FOR_EVER = 1 << 20  # batches, far more than are ever read
@@ -67,25 +61,10 @@ class Workload(Work):
         """One for each core."""
         return len(self.cores)
 
-    @property
-    def options(self) -> SourceOptions:
-        """Options of the source."""
-        return SourceOptions(image_size=self.image_size, data_dir=self.data_dir)
-
     def dataset(self) -> Dataset:
         """The training split."""
-        return open_dataset(self.data, "train", self.options)
-
-    def photographs(self) -> Source:
-        """The image files of the training split.
-
-        Raises:
-            Absent: It has none.
-        """
-        source = self.dataset().source
-        if source.image_shape is not None:
-            raise Absent(f"{self.data} stores no encoded images")
-        return source
+        options = SourceOptions(image_size=self.image_size, data_dir=self.data_dir)
+        return open_dataset(self.data, "train", options)
 
 
 def timed(batches: Iterator[int], work: Workload) -> Callable[[], Figures]:
@@ -153,49 +132,3 @@ def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
         reading=reading,
     )
     return timed((len(batch.ids) for batch in batches), work), ""
-
-
-def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
-    """Our own functions, one stage after the other; figures are µs of processor time per image.
-
-    order: ids of the positions; read: records from the files; header: of the images; boxes: random
-    crops; decode: of the box, and its resize; flip: of half of them.
-    """
-    photographs, dataset = work.photographs(), work.dataset()
-    order = Order(seed=work.seed, examples=len(dataset))
-    shape, batch = dataset.image_shape[:2], work.batch
-    count = -(-work.images // batch)
-    position = 0
-
-    def one_batch() -> Iterator[str]:
-        """Yields the name of each stage when it ends."""
-        positions = np.arange(position, position + batch, dtype=np.int64)
-        ids, epochs = order.ids(positions), order.epochs(positions)
-        yield "order"
-        contents, _ = photographs.read(ids)
-        yield "read"
-        opened = [Picture(content) for content in contents]
-        yield "header"
-        sizes = np.array([(image.height, image.width) for image in opened], np.int64)
-        boxes = random_boxes(sizes, seed=work.seed, epochs=epochs, ids=ids).tolist()
-        yield "boxes"
-        out = np.empty((batch, *shape, 3), np.uint8)
-        for row, (image, box) in enumerate(zip(opened, boxes, strict=True)):
-            image.view(tuple(box), shape, work.options.resampling, out=out[row])
-        yield "decode"
-        _FLIP(out, seed=work.seed, epochs=epochs, ids=ids)
-        yield "flip"
-
-    def repeat() -> Figures:
-        nonlocal position
-        spent: Figures = collections.defaultdict(float)
-        for _ in range(count):
-            began = time.process_time()
-            for stage in one_batch():
-                now = time.process_time()
-                spent[stage] += 1e6 * (now - began) / (count * batch)
-                began = now
-            position += batch
-        return dict(spent)
-
-    return repeat, ""

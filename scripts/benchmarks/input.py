@@ -1,39 +1,29 @@
 """The input pipeline against its peers: images per second and per CPU-second.
 
-    input --make_set /data/bench --photos photographs/
-    input --data tfds:photos:full --data_dir /data/bench --peer flax,tfdata,dali,torchvision
-          --flax_examples ~/flax/examples --json records/input.json
+    input --data tfds:imagenette --data_dir /data --peer flax,dali --flax_examples ~/flax/examples
     input --data arrayrecord:/data/a --versus tfrecord:/data/t --versus webdataset:/data/w
 
 Every competitor is a separate process, pinned to the same cores, warmed up by one repeat, and
-stopped while another one is measured. With --device_images_per_s it also reports the need of a host
-with --devices_per_host devices.
+stopped while another one is measured. Peers read a TFRecord dataset that TFDS has written. With
+--device_images_per_s it also reports the need of a host with --devices_per_host devices.
 """
 
 import argparse
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks import feeding, photo_set
-from benchmarks.competitor import Absent, Competitor, Figures, Race, compete
+from benchmarks import feeding
+from benchmarks.competitor import compete
 from benchmarks.feeding import Workload
-from benchmarks.measure import PER_CPU, RATE, Result, chosen, require_positive
-from benchmarks.peers import dali, pipelines
+from benchmarks.measure import RATE, Result, chosen, require_positive
+from benchmarks.peers import dali, flax_input
 from largebatch.config import load
 from largebatch.errors import ConfigError
 
-PEERS = {
-    "flax": pipelines.flax,
-    "tfdata": pipelines.tfdata,
-    "dali": dali.dali,
-    "torchvision": pipelines.torchvision,
-}
-_STAGES = "stages"
-_PER_IMAGE = "µs of CPU per image"
+PEERS = {"flax": flax_input.flax, "dali": dali.dali}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,36 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=int, default=128, help="images of a batch (128)")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
     add("--memory_mib", type=int, default=512, help="MiB that ours may read ahead (512)")
-    add("--make_set", type=Path, help="write a set to measure with into this folder")
-    add("--photos", type=Path, help="--make_set: folder of JPEG photographs")
-    add("--set_images", type=int, default=1000, help="--make_set: examples (1,000)")
     add("--device_images_per_s", type=float, help="images/s that one device trains")
     add("--devices_per_host", type=int, default=1, help="devices of a host (1)")
-    add("--hosts", type=int, default=1, help="hosts (1)")
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
-    """Make a set if asked to, then measure.
+    """Measure with each number of cores.
 
     Raises:
         ConfigError: Options that do not fit each other.
         DataError: The source cannot be opened.
     """
     peers = check(flags)
-    if flags.make_set:
-        make_set(flags)
-    if not flags.data:
-        return []
     results: list[Result] = []
     base = Workload.of(flags)
     for cores in core_sets(flags.threads):
         work = replace(base, cores=cores, images=flags.images * len(cores))
         tasks = {"ours": (feeding.ours, work)} | {name: (PEERS[name], work) for name in peers}
         tasks |= {data: (feeding.ours, replace(work, data=data)) for data in flags.versus}
-        if len(cores) == 1:
-            tasks[_STAGES] = (feeding.stages, work)
         race = compete(tasks, flags.repeats)
-        results += throughput(work, race)
+        results += race.results(f"{len(cores)} core{'s' * (len(cores) > 1)}")
     if flags.device_images_per_s:  # of the last number of cores
         needed = flags.device_images_per_s * flags.devices_per_host
         note = _advice(needed, median(race.column(RATE)), work.threads)
@@ -114,27 +94,14 @@ def check(flags: argparse.Namespace) -> list[str]:
     """
     if not hasattr(os, "sched_setaffinity"):
         raise ConfigError("benchmark input pins its processes to cores: run it on Linux")
-    if bool(flags.make_set) != bool(flags.photos):
-        raise ConfigError("--make_set and --photos need each other: the folder, and its images")
     data = load(flags.config).data if flags.config else None
     flags.data = flags.data or (data and data.source)
     flags.data_dir = flags.data_dir or (data.data_dir if data else "")
     flags.image_size = flags.image_size or (data and data.image_size) or 224
-    if not flags.data and not flags.make_set:
-        raise ConfigError("--data is not given: name a source, or write one with --make_set")
-    require_positive(flags, "images", "batch", "repeats", "set_images", "hosts")
+    if not flags.data:
+        raise ConfigError("--data: expected a source or --config, got neither; name one")
+    require_positive(flags, "images", "batch", "repeats")
     return chosen("--peer", flags.peer, PEERS)
-
-
-def make_set(flags: argparse.Namespace) -> None:
-    """Write a set, also as TFRecord where TensorFlow is installed."""
-    for data in photo_set.make_set(flags.make_set, flags.photos, flags.set_images):
-        print(f"--data {data} --data_dir {flags.make_set}: {flags.set_images:,} images")
-        try:
-            work = Workload(data, str(flags.make_set))
-            Competitor(pipelines.copy_as_tfrecords, work).close()
-        except Absent as reason:
-            print(f"no TFRecord copy, so no peers on tf.data: {reason}")
 
 
 def core_sets(text: str) -> list[tuple[int, ...]]:
@@ -151,36 +118,3 @@ def core_sets(text: str) -> list[tuple[int, ...]]:
             raise ConfigError(f"--threads {word}: expected 1 to {len(usable)} cores, or all")
         sets[tuple(usable[:number])] = None
     return list(sets)
-
-
-def throughput(work: Workload, race: Race) -> list[Result]:
-    """Ours, then beside each peer; on one core, the stages."""
-    place = f"{work.threads} core{'s' if work.threads > 1 else ''}"
-    figures, absent = dict(race.figures), dict(race.absent)
-    spent, missing = figures.pop(_STAGES, None), absent.pop(_STAGES, "")
-    results = Race(figures, absent, race.about).results(place)
-    us = tuple(1e6 / value for value in race.column(PER_CPU))
-    if missing:  # as of digits, which have no such stages
-        results.append(Result(f"{place}: host cost", _PER_IMAGE, us, note=missing))
-    return results + (breakdown(place, us, spent) if spent else [])
-
-
-def breakdown(place: str, per_image: Sequence[float], stages: Sequence[Figures]) -> list[Result]:
-    """The stages, and what the product takes beyond reading, decoding and resizing.
-
-    Args:
-        place: Cores, for the names.
-        per_image: Processor time of an image in the product, µs, for each repeat.
-        stages: That of each stage, likewise.
-    """
-    results = [
-        Result(f"{place}: {stage}", _PER_IMAGE, tuple(spent[stage] for spent in stages))
-        for stage in stages[0]
-    ]
-    beyond = []
-    for total, spent in zip(per_image, stages, strict=True):
-        raw = spent["header"] + spent["decode"]
-        beyond.append((total - spent["read"] - raw) / raw)
-    name, unit = f"{place}: order and bookkeeping", "share of decode + resize"
-    note = "all that the product takes beyond read, header, decode and resize"
-    return [*results, Result(name, unit, tuple(beyond), note=note)]

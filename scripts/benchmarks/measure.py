@@ -7,7 +7,6 @@ import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +14,6 @@ from rich.table import Table
 
 from largebatch import environment as machine
 from largebatch.errors import ConfigError, did_you_mean
-from largebatch.files import read_json
 
 GIB = 1 << 30
 RATE = "images/s"
@@ -162,36 +160,6 @@ def figure(values: Sequence[float]) -> str:
         return text
     # A percentage of a median near zero means nothing.
     return f"{text} ±{half:.0%}" if half < 1 else f"{text} ±{half * abs(median):.2g}"
-
-
-def read_record(flag: str, path: Path, *keys: str) -> dict[str, Any]:
-    """Read the JSON record of an earlier run.
-
-    Args:
-        flag: The option that names the file, for the message.
-        path: The record.
-        keys: What it must contain; ``studies.arrivals`` is the key ``arrivals`` in ``studies``.
-
-    Raises:
-        ConfigError: The file cannot be read, or is a record of something else.
-    """
-    try:
-        kept = read_json(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{flag}: {path} cannot be read ({error}); leave it out") from error
-    if missing := [key for key in keys if not _contains(kept, key)]:
-        raise ConfigError(
-            f"{flag}: expected a record of this command, got {path} without {', '.join(missing)}"
-        )
-    return kept
-
-
-def _contains(kept: Any, key: str) -> bool:
-    for name in key.split("."):
-        if not isinstance(kept, Mapping) or name not in kept:
-            return False
-        kept = kept[name]
-    return True
 
 
 def chosen(flag: str, text: str, known: Iterable[str]) -> list[str]:

@@ -8,8 +8,7 @@ DataLoader, with the recipe's batch, order, learning rates, crops and loss; its 
 antialiases, ours with --config.data.resampling=antialias. Flax is the code of its ImageNet example,
 with the recipe's batch and learning rates. A repeat is an epoch and its evaluation; every
 competitor is stopped while another one is measured, and the first epoch, with compilation, is not
-part of the medians. --target also gives the seconds until an accuracy was reached, compilation
-included.
+part of the medians.
 """
 
 import argparse
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, required=True, metavar="DIR", help="holds train/ and val/")
     add("--config", default="imagenette_laptop", help="recipe (imagenette_laptop)")
     add("--epochs", type=int, default=10, help="length of the training (10)")
-    add("--target", type=float, default=0.0, help="top-1 accuracy in per cent (0: none)")
     add("--peer", default="", help=f"comma-separated: {', '.join(PEERS)}")
     add("--flax_examples", default="", help="checkout of google/flax, for its example")
 
@@ -68,7 +66,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
         work = work_of(flags, workdir)
         tasks = {"ours": (ours, work)} | {name: (PEERS[name], work) for name in peers}
         race = compete(tasks, len(work.evaluate_after) - 1)
-    return results(race, flags.target, f"{Path(flags.config).stem}, {flags.epochs} epochs")
+    return results(race, f"{Path(flags.config).stem}, {flags.epochs} epochs")
 
 
 def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
@@ -141,7 +139,7 @@ def check_peers_have(recipe: str, config: Config) -> None:
             )
 
 
-def results(race: Race, target: float, name: str) -> list[Result]:
+def results(race: Race, name: str) -> list[Result]:
     """Return the rates of the epochs; accuracy, time and memory of the whole training."""
     rates = {who: [{RATE: each[RATE]} for each in rows] for who, rows in race.figures.items()}
     found = Race(rates, race.absent, race.about).results(name)
@@ -149,7 +147,7 @@ def results(race: Race, target: float, name: str) -> list[Result]:
     found += compared(f"{name}: at the end", TOP1, whole, lambda rows: rows[-1][TOP1])
     found += compared(f"{name}: training time", "s", whole, lambda rows: rows[-1][SECONDS])
     most = compared(f"{name}: memory", MEMORY, whole, lambda rows: max(r[MEMORY] for r in rows))
-    return found + most + (times_to(target, whole, name) if target else [])
+    return found + most
 
 
 def compared(
@@ -166,30 +164,3 @@ def compared(
         else Result(name, unit, mine)
         for who, rows in figures.items()
     ]
-
-
-def times_to(target: float, figures: dict[str, list[Figures]], name: str) -> list[Result]:
-    """Return the seconds of each training until an accuracy in per cent was reached."""
-    times = {who: reached(target, rows) for who, rows in figures.items()}
-    mine, found = times.pop("ours"), []
-    title = f"{name}: time to {target:g} %"
-    if mine is None:
-        found.append(Result(title, "s", absent="ours does not reach it"))
-    else:
-        found.append(Result(title, "s", (mine,)))
-    for who, theirs in times.items():
-        versus = f"{title} vs {who}"
-        if mine is not None and theirs is not None:
-            found.append(Result(versus, "s", (mine,), (theirs,), who))
-        elif theirs is not None:
-            why = f"ours does not reach it, {who} does after {theirs:.0f} s"
-            found.append(Result(versus, "s", peer_name=who, absent=why))
-        else:
-            why = f"{who} does not reach it"
-            found.append(Result(versus, "s", () if mine is None else (mine,), absent=why))
-    return found
-
-
-def reached(target: float, figures: Sequence[Figures]) -> float | None:
-    """Return the seconds since the start at the first evaluation of at least `target` per cent."""
-    return next((each[SECONDS] for each in figures if each[TOP1] >= target), None)

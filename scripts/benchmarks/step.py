@@ -6,25 +6,23 @@
 
 Our step is the compiled program of the trainer with real state: ResNet-50, LARS, one worker;
 --config.section.key=value changes its options. A variant is our step with further options, as a
-peer in the same race. Every competitor is a separate process that is
-stopped while another one is measured; compilation and warm-up are not timed. --trace profiles some
-steps of those that run on JAX. Several batches also give the memory of an image.
+peer in the same race. Every competitor is a separate process that is stopped while another one is
+measured; compilation and warm-up are not timed. --trace profiles some steps of those that run on
+JAX, for XProf. Several batches also give the memory of an image.
 """
 
 import argparse
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import trace, training
+from benchmarks import training
 from benchmarks.competitor import FailedError, Race, compete
 from benchmarks.measure import GIB, RATE, Result, chosen, numbers
 from benchmarks.peers import flax_step, torch_step
-from benchmarks.trace import Profile
-from benchmarks.training import PROGRAM_GIB, TRACED_STEPS, StepWork
-from largebatch.errors import ConfigError, DataError
+from benchmarks.training import PROGRAM_GIB, StepWork
+from largebatch.errors import ConfigError
 
 PEERS = {
     "flax": flax_step.flax,
@@ -32,14 +30,12 @@ PEERS = {
     "torch_compile": torch_step.compiled,
 }
 OVERRIDES = True
-_SHOWN = 25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
     add("--batch", default="32", help="images of a step, several comma-separated (32)")
-    add("--second_batch", type=int, default=0, help=argparse.SUPPRESS)  # old: of --batch
     add("--peer", default="", help=f"comma-separated: {', '.join(PEERS)}")
     add(
         "--variant",
@@ -61,7 +57,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
         FailedError: Ours failed at every batch.
     """
     peers = chosen("--peer", flags.peer, PEERS)
-    batches = numbers("--batch", flags.batch) + [flags.second_batch] * bool(flags.second_batch)
+    batches = numbers("--batch", flags.batch)
     races: dict[int, Race] = {}
     results = []
     for batch in batches:
@@ -81,10 +77,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
             results.append(Result(f"batch {batch}", RATE, absent=str(error)))
             continue
         results += races[batch].results(f"batch {batch}")
-    results += memory_of_an_image({n: r.column(PROGRAM_GIB)[0] for n, r in races.items()})
-    for batch, race in races.items() if flags.trace else ():
-        results += profiles(flags.trace / f"batch{batch}", f"batch {batch}", list(race.figures))
-    return results
+    return results + memory_of_an_image({n: r.column(PROGRAM_GIB)[0] for n, r in races.items()})
 
 
 def variant(work: StepWork, options: str) -> StepWork:
@@ -115,63 +108,3 @@ def memory_of_an_image(needed: Mapping[int, float]) -> list[Result]:
     fixed = needed[least] - slope * least
     note = f"from batches {least} and {most}; {fixed:.2f} GiB independent of the batch"
     return [Result("memory of an image", "MB", (slope * GIB / 1e6,), note=note)]
-
-
-def profiles(folder: Path, title: str, names: list[str]) -> list[Result]:
-    """Milliseconds of a step by class of kernel, ours beside the first other that was profiled.
-
-    Prints the longest kernels of each, and writes all to NAME/kernels.json.
-    """
-    read, found = {}, []
-    for name in names:
-        if not (folder / name).is_dir():  # a peer that does not run on JAX
-            continue
-        try:
-            read[name] = trace.read(folder / name)
-        except DataError as error:
-            found.append(Result(f"{title}: profile of {name}", "ms", absent=str(error)))
-            continue
-        lines = kernels(folder / name / "kernels.json", f"{title}: {name}", read[name])
-        print("\n".join(lines))
-    return found + by_class(title, read)
-
-
-def by_class(title: str, read: Mapping[str, Profile]) -> list[Result]:
-    """Our milliseconds of a step by class of kernel, beside those of the first peer."""
-    if "ours" not in read:
-        return []
-    peer = next((name for name in read if name != "ours"), "")
-    ms = {
-        name: {k: 1e3 * s * profile.window_s / TRACED_STEPS for k, s in profile.shares.items()}
-        for name, profile in read.items()
-    }
-    found = []
-    for kind, spent in ms["ours"].items():
-        theirs = ms[peer].get(kind, 0) if peer else 0
-        beside = ((theirs,), peer) if spent > 0 and theirs > 0 else ()  # a ratio needs both
-        found.append(Result(f"{title}: {kind}", "ms of a profiled step", (spent,), *beside))
-    return found
-
-
-def kernels(path: Path, title: str, profile: Profile) -> list[str]:
-    """Write all kernels, the longest first; returns lines on the longest and all classes."""
-    rows = [
-        {"name": each.name, "ms_per_step": 1e3 * each.seconds / TRACED_STEPS, "count": each.count}
-        | each.origin._asdict()
-        for each in profile.kernels
-    ]
-    kept = {"steps": TRACED_STEPS, "window_s": profile.window_s, "shares": profile.shares}
-    path.write_text(json.dumps(kept | {"kernels": rows}, indent=1) + "\n")
-    total = sum(row["ms_per_step"] for row in rows)
-    line = "{:>10} {:>6} {:>5}  {:<16} {}".format
-    lines = [
-        f"{title}: the {_SHOWN} longest kernels",
-        line("ms a step", "share", "runs", "class", "name, result, operation, source"),
-    ]
-    for row in rows[:_SHOWN]:
-        parts = row["name"], row["result"], row["op_name"].partition("/")[2], row["source"]
-        what = "  ".join(part for part in parts if part)
-        share = f"{row['ms_per_step'] / total:.1%}"
-        lines.append(line(f"{row['ms_per_step']:.3f}", share, row["count"], row["kind"], what))
-    shares = ", ".join(f"{kind} {share:.1%}" for kind, share in profile.shares.items())
-    return [*lines, f"{shares} ({trace.IDLE}: no kernel runs)"]

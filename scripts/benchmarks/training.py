@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarks.competitor import Figures, Work
 from benchmarks.measure import GIB, RATE
-from benchmarks.trace import PROGRAM
 from largebatch.config import Config, freeze, override
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
@@ -159,14 +158,11 @@ class JaxStep:
     ) -> Callable[[], Figures]:
         """The repeat of `timed_steps` with the program's cost; first the profile, if asked for."""
         if work.profile:
-            folder = Path(work.profile, name)
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.joinpath(PROGRAM).write_text(program.as_text())
             self()
             self.wait()
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # tracing Python calls would slow the dispatch down
-            with jax.profiler.trace(folder, profiler_options=options):
+            with jax.profiler.trace(Path(work.profile, name), profiler_options=options):
                 for _ in range(TRACED_STEPS):
                     self()
                 self.wait()

@@ -12,6 +12,7 @@ from largebatch.config import Facts, load
 from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 from largebatch.planning import ladder
+from largebatch.tools import recipe_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,9 +73,7 @@ def test_workers_make_up_the_batch():
 @pytest.mark.parametrize("batch", [p.batch for p in ladder.POINTS] + [4_160, 40_000, 131_072])
 def test_every_proposal_can_be_run(batch):
     """The command's options, resolved."""
-    from pages import recipes
-
-    line = shlex.split(recipes.proposal(ladder.propose(batch))[-1])
+    line = shlex.split(recipe_text.proposal(ladder.propose(batch))[-1])
     overrides = [tuple(word.removeprefix("--config.").split("=", 1)) for word in line[3:]]
     config = load(ROOT / line[2].removeprefix("--config="), overrides)
     plan = resolve(config, Facts(1_281_167, 50_000, 1_000, (224, 224, 3), devices=1))

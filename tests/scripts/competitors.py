@@ -8,8 +8,6 @@ import time
 from benchmarks.competitor import Absent
 from benchmarks.feeding import _other_cpu_s
 
-from largebatch.errors import DataError
-
 
 def counting(work):
     calls = []
@@ -23,10 +21,6 @@ def counting(work):
 
 def absent(work):
     raise Absent("not here")
-
-
-def without_data(work):
-    raise DataError("no such data")
 
 
 def broken(work):

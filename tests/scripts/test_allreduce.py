@@ -1,18 +1,14 @@
 """The benchmark of the all-reduce: what it reduces, its arithmetic and its record; no times."""
 
-import argparse
 import json
-import math
 
 import benchmark
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks import allreduce, backward
+from benchmarks import allreduce
 
 from largebatch import parallel
-from largebatch.models.tracing import shapes_of
 from largebatch.parallel.clusters import Link
 from largebatch.parallel.network import ring_s
 from tests.optim import plain
@@ -32,15 +28,6 @@ def mesh():
 def buckets_of(shapes, scheme="bucket"):
     sizes = [(path, int(np.prod(shape))) for path, shape in shapes.items()]
     return parallel.plan_buckets(sizes, scheme=scheme, least_bytes=300, itemsize=4)
-
-
-@pytest.fixture
-def flags():
-    parser = argparse.ArgumentParser()
-    allreduce.add_arguments(parser)
-    parsed = parser.parse_args(FLAGS)
-    parsed.overrides = tuple(OVERRIDES.items())
-    return parsed
 
 
 # ---- what is reduced
@@ -76,17 +63,6 @@ def test_a_link_is_found_again_from_its_own_times(ranks):
     assert found.latency == pytest.approx(LINK.latency, rel=1e-9)
 
 
-def test_a_fit_stays_physical():
-    # Superlinear times ask for a negative latency, falling ones for a negative rate.
-    found = allreduce.fit_link(2, [(1e3, 1e-6), (1e6, 2e-3)])
-    assert found.latency == 0
-    assert 1e3 / 1e-6 > found.bandwidth > 1e6 / 2e-3
-    falling = allreduce.fit_link(2, [(1e3, 3e-3), (1e6, 1e-3)])
-    assert falling.bandwidth == math.inf
-    # min over c of (c/3 − 1)² + (c − 1)²: c = 1.2 ms in two crossings.
-    assert falling.latency == pytest.approx(0.6e-3, rel=1e-9)
-
-
 # ---- precision
 
 
@@ -103,62 +79,10 @@ def test_errors_are_those_of_the_number_format(mesh):
     assert min(kinds) < found["all"] < max(kinds)
 
 
-class Linear:
-    """As `Model`, with one layer without BatchNorm: its gradient is known by hand."""
-
-    def init(self, seed):
-        return {"head": {"kernel": jnp.ones((3,))}}, {}
-
-    def shapes(self):
-        return jax.eval_shape(self.init, 0)
-
-    def parameter_paths(self):
-        return ("head/kernel",)
-
-
-def test_device_gradients_are_each_devices_own(mesh, flags, monkeypatch):
-    plan = backward.plan_of(flags, mesh.size)
-    images, labels = np.arange(24.0, dtype=np.float32).reshape(8, 3), np.arange(8, dtype=np.int32)
-
-    def loss(params, stats, images, labels):
-        return (labels * (images @ params["head"]["kernel"]) ** 2).sum()
-
-    monkeypatch.setattr(backward, "model_of", lambda plan: Linear())
-    monkeypatch.setattr(backward, "loss_of", lambda plan, model: loss)
-    monkeypatch.setattr(backward, "examples", lambda plan: (images, labels))
-    found = backward.device_gradients(plan, mesh)["head/kernel"]
-    each = 2 * (labels * images.sum(1))[:, None] * images  # of every image
-    np.testing.assert_array_equal(found, each.reshape(4, 2, 3).sum(1))  # whole numbers: exact
-
-
-def test_losses_of_the_devices_add_up_to_the_batchs_mean(flags):
-    plan = backward.plan_of(flags, 4)
-    logits = jax.random.normal(jax.random.key(0), (8, 1000))
-
-    class Given:
-        def apply_train(self, params, stats, images, mode):
-            assert mode.spans == 1
-            return params[images], None
-
-    loss, rows = backward.loss_of(plan, Given()), np.arange(8)
-    total = sum(loss(logits, {}, part, part) for part in np.split(rows, 4))
-    smoothed = 0.9 * jax.nn.one_hot(rows, 1000) + 0.1 / 1000
-    expected = -(smoothed * jax.nn.log_softmax(logits)).sum(1).mean()
-    assert float(total) == pytest.approx(float(expected), rel=1e-5)  # float32
-
-
 # ---- the command
 
 
-def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
-    # The backward pass has a test of its own; here its gradients are random ones.
-    monkeypatch.setattr(
-        backward,
-        "device_gradients",
-        lambda plan, mesh: allreduce.random_gradients(
-            mesh, dict(shapes_of(backward.model_of(plan)))
-        ),
-    )
+def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys):
     path = tmp_path / "allreduce.json"
     arguments = ["allreduce", *TINY, "--devices", "2", "--wire", "bfloat16", "--repeats", "2"]
     arguments += ["--calls", "1", "--sizes_kib", "1,64", "--config.comm.bucket_mib=0.02"]
@@ -176,18 +100,3 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
     assert "by the table for cpu" in results["psum of 1 KiB"]["note"]
     assert results["fitted latency of a hop"]["ours"]["median"] >= 0
     assert 2.0**-13 < results["error of the sum, bfloat16, all"]["ours"]["median"] < 2.0**-7
-
-
-@pytest.mark.usefixtures("mesh")  # which starts JAX: the number of devices can no longer change
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--devices", "1"], "--devices_per_process"),
-        (["--devices", "2", "--sizes_kib", "4,x"], "--sizes_kib"),
-        (["--devices", "2", "--config.model.depth=9"], "'model.depth'"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(capsys, arguments, words):
-    assert benchmark.main(["allreduce", *TINY, *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line

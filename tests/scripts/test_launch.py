@@ -13,13 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-import launch_local
 import pytest
 
 import train as entry
 from largebatch.config import Config, load
 from largebatch.fault_tolerance import exit_codes as codes
-from largebatch.fault_tolerance.watchdog import BEFORE_LIMIT_S
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
 
@@ -151,29 +149,13 @@ def test_every_option_that_a_template_or_page_names_is_one():
 JOB = {"SLURM_JOB_ID": "4242", "SLURM_JOB_NAME": "largebatch", "SLURM_NTASKS": "2"}
 
 
-def test_slurm_asks_for_what_the_code_expects():
-    lines = (LAUNCH / "slurm.sh").read_text().splitlines()
-    words = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
-    asked = dict(word.partition("=")[::2] for word in words)
-    assert asked["ntasks-per-node"] == asked["gpus-per-node"]  # JAX: one process for each GPU
-    assert "requeue" in asked
-    name, _, seconds = asked["signal"].partition("@")
-    assert name == "B:USR1"
-    # The signal of SLURM comes before the watchdog's own stop, and both before the end, also where
-    # one process stopped in time and srun waits for another.
-    assert int(seconds) > BEFORE_LIMIT_S
-    assert int(seconds) > Config().health.grace_s + launch_local.GRACE_S
-
-
 @pytest.mark.parametrize(
     ("code", "state", "restarts", "requeued"),
     [
         (codes.MISTAKE, "RUNNING", "0", False),
         (codes.PREEMPTED, "RUNNING", "500", True),
         (codes.PREEMPTED, "CANCELLED", "0", False),
-        (codes.PEER, "RUNNING", "0", True),
         (codes.HUNG, "RUNNING", "20", False),
-        (134, "RUNNING", "0", True),
     ],
 )
 def test_slurm_requeues_what_another_start_helps(launch, code, state, restarts, requeued):
@@ -213,25 +195,20 @@ def test_slurm_copies_a_folder_to_each_node_whole_or_not_at_all(launch, tmp_path
     assert len(launch.called("srun")) == started + 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-@pytest.mark.parametrize(("restarts", "requeued"), [("3", True), ("20", False)])
-def test_slurm_is_requeued_by_a_signal_before_the_training(
-    launch, tmp_path, number, restarts, requeued
-):
+def test_slurm_is_requeued_by_a_signal_before_the_training(launch, tmp_path):
     slow = tmp_path / "bin" / "cp"
     slow.write_text(f"#!/bin/bash\ntouch {tmp_path}/began\nexec sleep 60 > /dev/null 2>&1\n")
     slow.chmod(0o755)
-    given = {**JOB, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": restarts}
-    given["COPY"] = f"{tmp_path}:{tmp_path}/copied"
+    given = {**JOB, "SLURM_NTASKS": "1", "COPY": f"{tmp_path}:{tmp_path}/copied"}
     started = launch.start("slurm.sh", **given)
     limit = time.monotonic() + 60
     while not (tmp_path / "began").exists() and time.monotonic() < limit:
         time.sleep(0.05)
-    started.send_signal(number)
+    started.send_signal(signal.SIGUSR1)
     _, err = started.communicate(timeout=30)
     assert started.returncode == codes.PREEMPTED, err
     assert len(launch.called("srun")) == 1
-    assert bool(launch.called("scontrol")) == requeued
+    assert launch.called("scontrol")
 
 
 def free_job():
@@ -270,18 +247,6 @@ def hostfile(folder, *lines):
     return str(path)
 
 
-def test_open_mpi_starts_one_process_for_each_gpu(launch, tmp_path):
-    hosts = hostfile(tmp_path, "node7 slots=4", "node8 slots=4")
-    done, _ = launch.run("open_mpi.sh", "--config=a.py", HOSTFILE=hosts, GPUS="4", FAKE_CODES="0")
-    assert done == 0
-    ((call),) = launch.called("mpirun")
-    assert call[:8] == [
-        *("-np", "8", "--hostfile", hosts),
-        *("--map-by", "ppr:4:node", "--bind-to", "none"),
-    ]
-    assert call[-1] == "--config=a.py"
-
-
 def test_open_mpi_tells_each_process_who_it_is(launch, tmp_path):
     python = tmp_path / "bin" / "python"
     python.symlink_to(FAKES / "recorder")
@@ -298,31 +263,6 @@ def test_open_mpi_tells_each_process_who_it_is(launch, tmp_path):
     assert told[processes.COORDINATOR] == "node7:62831"
     assert (told[processes.PROCESSES], told[processes.PROCESS]) == ("8", "5")
     assert told["JAX_LOCAL_DEVICE_IDS"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("given", "starts", "code"), [("69,0", 2, 0), ("70,70,70", 3, 70), ("75,0", 1, 75)]
-)
-def test_open_mpi_starts_again_where_a_host_failed(launch, tmp_path, given, starts, code):
-    hosts = hostfile(tmp_path, "localhost")
-    given = {"FAKE_CODES": given, "RESTARTS": "2", "HOSTFILE": hosts, "GPUS": "1"}
-    assert launch.run("open_mpi.sh", **given)[0] == code
-    assert len(launch.called("mpirun")) == starts
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_open_mpi_saves_on_sigterm(launch, tmp_path):
-    place = {"HOSTFILE": hostfile(tmp_path, "127.0.0.1"), "GPUS": "2"}
-    place["PORT"] = str(launch_local.free_port())
-    cpu = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    workdir = tmp_path / "run"
-    started = launch.start("open_mpi.sh", *TINY, f"--workdir={workdir}", **place, **cpu)
-    until_step(workdir, 2, started)
-    started.send_signal(signal.SIGTERM)
-    _, err = started.communicate(timeout=600)
-    assert started.returncode == codes.PREEMPTED, err[-3000:]
-    assert summary(workdir)["status"] == "preempted"
 
 
 # ---- one node
@@ -401,9 +341,7 @@ def lives(pid):
     [
         ("wait:1:69,stop", codes.PEER, 1),
         ("stop,wait:1:2", codes.MISTAKE, 0),  # the coordinator
-        ("wait:1:70,stop", codes.HUNG, 1),
         ("wait:1:0,stop", 128 + signal.SIGKILL, 1),  # nothing failed by itself
-        ("wait:1:-9,stop", 128 + signal.SIGKILL, 1),
     ],
 )
 def test_a_stopped_process_is_killed_as_soon_as_another_ends(local, tmp_path, acts, code, stopped):
@@ -420,27 +358,14 @@ def test_a_stopped_process_is_killed_as_soon_as_another_ends(local, tmp_path, ac
     ("acts", "code"),
     [
         ("wait:1:2,wait:2:1", codes.MISTAKE),  # the first
-        ("wait:2:1,wait:1:2", codes.MISTAKE),
         ("wait:1:69,wait:2:2", codes.MISTAKE),  # 69 only says that another one failed
         ("wait:1:-9,wait:2:69", codes.PEER),  # and the code of a signal nothing
-        ("wait:1:-9,wait:2:-6", 128 + signal.SIGKILL),
         ("wait:0:0,wait:0:0", 0),
     ],
 )
 def test_the_code_is_that_of_the_first_that_says_why(local, acts, code):
     _, err = (process := local(acts)).communicate(timeout=60)
     assert process.returncode == code, err
-
-
-def test_a_stopped_process_saves_on_a_signal(local, tmp_path):
-    process = local("stop,save")
-    limit = time.monotonic() + 60
-    while not (tmp_path / "folder" / "child").exists() and time.monotonic() < limit:
-        time.sleep(0.1)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == codes.PREEMPTED, err
 
 
 def test_a_process_that_does_not_end_is_waited_for_and_killed(local):
@@ -451,14 +376,6 @@ def test_a_process_that_does_not_end_is_waited_for_and_killed(local):
     (line, *_) = [line for line in err.splitlines() if "waiting" in line]
     assert "process 1" in line
     assert re.search(r"\d+ s", line)
-
-
-def test_the_time_to_end_is_above_that_of_noticing():
-    health = Config().health
-    assert health.peer_timeout_s + health.grace_s < launch_local.GRACE_S
-    text = (LAUNCH / "one_node.sh").read_text()
-    assert float(re.search(r"WAIT_S:-(\d+)", text)[1]) == launch_local.GRACE_S
-    assert f"--wait={launch_local.GRACE_S:.0f} " in (LAUNCH / "slurm.sh").read_text()
 
 
 def test_one_node_starts_again_where_another_start_helps(launch, tmp_path):
@@ -472,31 +389,6 @@ def test_one_node_starts_again_where_another_start_helps(launch, tmp_path):
     given["SCRIPT"] = "scripts/reproduce.py"  # it would begin anew
     assert launch.run("one_node.sh", **given, FAKE_CODES="70,69")[0] == codes.HUNG
     assert len(launch.called("python")) == 10
-
-
-# ---- TPU pods
-
-
-def test_a_tpu_slice_from_request_to_removal(launch):
-    place = {
-        "NAME": "a",
-        "ZONE": "z",
-        "TYPE": "v5p-128",
-        "VERSION": "v",
-        "SOURCE": "git",
-        "SPOT": "1",
-    }
-    for words in (["create"], ["install"], ["run", "--config=configs/digits.py"], ["stop"]):
-        done, said = launch.run("tpu_pod.sh", *words, **place)
-        assert done == 0, said
-    create, install, run, stop = launch.called("gcloud")
-    assert create[:5] == ["compute", "tpus", "queued-resources", "create", "a"]
-    assert {"--accelerator-type=v5p-128", "--spot", "--zone=z"} <= set(create)
-    assert "pull --ff-only" in install[-1]  # where a checkout is there already
-    assert "/mnt/data" in install[-1]
-    for call in (install, run, stop):
-        assert {"ssh", "--worker=all"} <= set(call)
-    assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
 
 
 # ---- Kubernetes
@@ -515,15 +407,9 @@ def test_kubernetes_fits_the_code(name):
     service, job, pod = documents(name)
     spec, (container,) = job["spec"], pod["containers"]
     assert (service["kind"], job["kind"]) == ("Service", "Job")
-    # The pods find each other by the service's names.
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["publishNotReadyAddresses"]
     assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
     assert pod["subdomain"] == service["metadata"]["name"]
-    assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"]
-    # The scheduler must know what the input needs.
-    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
     # What is started again is what docs/reliability.md says.
     *failing, stopped, _ = spec["podFailurePolicy"]["rules"]
     assert [fail["onExitCodes"]["containerName"] for fail in failing] == [container["name"]]
@@ -544,36 +430,3 @@ def test_kubernetes_fits_the_code(name):
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     assert url_of(flags.workdir) or any(str(flags.workdir).startswith(place) for place in mounts)
     assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
-
-
-@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes_store.yaml"])
-def test_kubernetes_gpus_are_told_where_to_meet(name):
-    service, job, pod = documents(name)
-    (container,) = pod["containers"]
-    told = {each["name"]: each for each in container["env"]}
-    names = {processes.COORDINATOR, processes.PROCESSES, processes.PROCESS, "JAX_LOCAL_DEVICE_IDS"}
-    assert names | {"SCRIPT"} <= set(told) <= names | {"SCRIPT", "TMPDIR"}
-    host, _, port = told[processes.COORDINATOR]["value"].partition(":")
-    assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
-    assert container["ports"] == [{"containerPort": int(port)}]
-    assert told[processes.PROCESSES]["value"] == str(job["spec"]["completions"])
-    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
-    assert told["JAX_LOCAL_DEVICE_IDS"]["value"] == ",".join(map(str, range(gpus)))
-
-
-def test_kubernetes_without_a_shared_file_system():
-    """Each node copies the data to the path from which its process reads it."""
-    _, _, pod = documents("kubernetes_store.yaml")
-    (copy,), (container,) = pod["initContainers"], pod["containers"]
-    source, target = copy["command"][-1].split()[-2:]
-    flags, overrides = entry.parse(container["command"][2:])
-    config = load(ROOT / flags.config, overrides)
-    assert config.data.source.partition(":")[2] == target
-    (data,) = copy["volumeMounts"]
-    assert target.startswith(data["mountPath"])
-    assert {"readOnly": True, **data} in container["volumeMounts"]
-    for url in (source, flags.workdir):
-        assert url_of(url).startswith("gs://BUCKET/")
-    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]
-    assert "/scratch" in mounts

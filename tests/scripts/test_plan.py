@@ -19,7 +19,7 @@ from largebatch.data.open import known_split
 from largebatch.errors import DataError
 from largebatch.parallel.xla_options import options_for
 from largebatch.planning import costs
-from largebatch.planning.compile import CompileError, Study
+from largebatch.planning.compile import Study
 from largebatch.planning.topologies import open_topology
 from largebatch.training.steps import model_of
 from largebatch.trees import flatten_paths
@@ -80,13 +80,10 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
         ([], "v101:4", "'v100'"),
         ([], "cpu:3", "3 devices"),
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
-        (["--compare=model.remat"], "cpu:4", "'model.remat'"),
         (["--compare=model.remat=both"], "cpu:4", "'blocks'"),
         (["--compare=model.remat=none", "--variants=ours,tree"], "cpu:4", "--variants"),
         (["--compare=model.remat=none"] * 2, "cpu:4", "model.remat once"),
-        (['--compare=comm.xla_options="xla_a=1'], "cpu:4", "--compare"),
         (["--limit_s=0.1"], "cpu:4", "--limit_s"),
-        (["--limit_gib=0.001"], "cpu:4", "--limit_gib above 0.001"),
     ],
 )
 def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch):
@@ -135,24 +132,16 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
     assert "--topology" in capsys.readouterr().err
 
 
-def test_a_compared_value_with_commas_is_in_quotes():
-    texts = ['comm.xla_options="xla_a=1,xla_b=2",xla_a=3,', "model.remat=none"]
-    found = [dict(choice) for choice in compiled.parse_choices(texts)]
-    assert [each["comm.xla_options"] for each in found] == ["xla_a=1,xla_b=2", "xla_a=3", ""]
-    assert {each["model.remat"] for each in found} == {"none"}
-
-
 def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
-    """The record's plan: stages, rates, FLOPs, predicted time and doubts, and its picture."""
+    """The record's plan: stages, rates, FLOPs, predicted time and doubts."""
     monkeypatch.setattr(compiled, "study", None)
     recipe = DIGITS.parent / "fujitsu2019_81920.py"
-    out, picture = tmp_path / "plan.json", tmp_path / "plan.png"
-    given = [f"--config={recipe}", f"--json={out}", f"--picture={picture}"]
+    out = tmp_path / "plan.json"
+    given = [f"--config={recipe}", f"--json={out}"]
     assert plan.main([*given, f"--config.data.data_dir={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     for part in ("1,440 steps", "from step 1,361", "24.5 GFLOP", "2,048 devices of abci", "EFLOP"):
         assert part in printed
-    assert picture.read_bytes().startswith(b"\x89PNG")
     kept = json.loads(out.read_text())["plan"]
     assert kept["devices"] == 2048
     assert [stage["steps"] for stage in kept["stages"]] == [1360, 80]
@@ -180,24 +169,11 @@ def test_the_predicted_time_is_of_the_network_asked_for(tmp_path, capsys):
     assert "published time" not in capsys.readouterr().out  # of another network
 
 
-def test_without_a_prediction_the_reason_is_given(tmp_path, capsys):
-    out = tmp_path / "plan.json"
-    assert plan.main([f"--config={DIGITS}", f"--json={out}", "--cluster=dgx-h100"]) == 0
-    assert "no time: data.image_size" in capsys.readouterr().out
-    kept = json.loads(out.read_text())["plan"]
-    assert (kept["prediction"], kept["input"]) == (None, None)
-    recipe = DIGITS.parent / "fujitsu2019_81920.py"
-    workers = ["--config.batch.workers=1", "--config.batch.stages=()"]
-    assert plan.main([f"--config={recipe}", f"--config.data.data_dir={tmp_path}", *workers]) == 0
-    assert "no time: the published run's 2,048 devices" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         (["--cluster=abcd"], "'abci'"),
         (["--cluster=abci", "--devices=2047"], "2,047 devices"),
-        (["--cluster=none.toml"], "none.toml"),
         (["--devices=-8"], "--devices: expected at least 1, got -8"),
     ],
 )
@@ -262,21 +238,3 @@ def test_the_most_workers_that_fit_the_devices_memory_are_planned(monkeypatch):
     before = len(done)
     made.study("ours", 4)
     assert len(done) == before
-
-
-def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
-    def bytes_of(microbatch):
-        if microbatch > 1:
-            raise CompileError("compiling for cpu:2: XlaRuntimeError: RESOURCE_EXHAUSTED: memory")
-        return 0
-
-    made, done = planning(monkeypatch, bytes_of, **{"batch.workers": "4"})
-    assert made.microbatch() == 1
-    assert 2 in done
-
-    def broken(microbatch):
-        raise CompileError("compiling for cpu:2: the compiler ended with code -6")
-
-    made, _ = planning(monkeypatch, broken)
-    with pytest.raises(CompileError, match="code -6"):
-        made.microbatch()

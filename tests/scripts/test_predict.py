@@ -121,61 +121,16 @@ def test_a_table_and_json_in_a_file_or_on_standard_output(kinds, tmp_path, capsy
         assert json.loads(capsys.readouterr().out) == written
 
 
-def test_a_grey_network_sees_photographs_whole(kinds, tmp_path, capsys, monkeypatch):
-    grey = cases.weights(
-        tuple("0123456789"), image_shape=(8, 8, 1), mean=(73.0,), std=(90.0,), data="digits"
-    )
-    monkeypatch.setattr(weights, "read", lambda path, **_: grey)
-    place = kinds / "val" / CLASSES[5] / "seen through.png"  # of a JPEG, only a part is decoded
-    with Image.open(place) as picture:
-        side = min(picture.size)
-        left, top = (picture.width - side) // 2, (picture.height - side) // 2
-        middle = picture.crop((left, top, left + side, top + side))
-        small = middle.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR).convert("L")
-    small.save(tmp_path / "small.png")
-    ours, _ = lines(capsys, place, tmp_path / "small.png", "--top=10")
-    tops = [each["top"] for each in ours]
-    whole, small = ({guess["label"]: guess["probability"] for guess in top} for top in tops)
-    assert list(whole) == list(small)
-    # Rows of one batch: XLA may sum them in different orders, which float32 shows.
-    assert whole == pytest.approx(small, rel=1e-5)
-
-
-def test_names_of_weights_without_names(kinds, capsys, monkeypatch):
-    monkeypatch.setattr(weights, "read", lambda path, **_: cases.weights((), 1000))
-    ours, told = lines(capsys, kinds / "val" / "ant")
-    assert told == "the weights name no classes; taken for ImageNet's 1,000\n"
-    assert all(guess["class"].startswith("n") for guess in ours[0]["top"])
-
-
 @pytest.mark.usefixtures("_reads")
 def test_mistakes_are_one_line(kinds, tmp_path, capsys):
     for arguments, words in (
         ((tmp_path,), "has no images"),
         ((kinds, "--top=0"), "--top=0"),
         ((kinds, "--crop=2"), "--crop"),
-        ((kinds, "--crop=0"), "--crop"),
-        ((kinds, "--batch=-1"), "--batch"),
-        ((kinds, "--image_size=0"), "--image_size"),
         ((kinds, "--std=50,50,0"), "--std"),
         ((kinds, "--mean=a"), "--mean: expected numbers with commas between, got 'a'"),
-        ((kinds, "--std=nan,1,1"), "--std: expected numbers"),
     ):
         found, told = lines(capsys, *arguments, code=2)
         assert found == []
         assert len(told.splitlines()) == 1
         assert words in told
-
-
-def test_without_arguments(capsys):
-    assert predict.main([]) == 2
-    assert "WEIGHTS" in capsys.readouterr().err
-
-
-def test_weights_that_are_not_finite_predict_nothing(kinds, capsys, monkeypatch):
-    made = cases.weights(CLASSES)
-    made.params["head"]["bias"][2] = np.nan
-    monkeypatch.setattr(weights, "read", lambda path, **_: made)
-    ours, told = lines(capsys, kinds / "val" / "ant", code=2)
-    assert [each["error"] for each in ours] == ["the logits are not finite"]
-    assert "1 of 1 files have no prediction" in told

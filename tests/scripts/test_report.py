@@ -58,33 +58,3 @@ def test_a_sweep_stands_for_its_trials(tmp_path, capsys):
     for count in workers:
         row = rf"batch\.workers={count}( ★)?</th><td>{count}</td></tr>"
         assert re.search(row, page), count
-
-
-def test_what_is_no_run_is_skipped(tmp_path, capsys):
-    folder = made_up.write(tmp_path / "one", metrics=[], events=made_up.EVENTS[:1])
-    (folder / "layers.jsonl").unlink()
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "report.html").touch()
-    (tmp_path / "one.log").touch()
-    paths = sorted(map(str, tmp_path.iterdir()))
-    assert report.main([*paths, f"--out={tmp_path / 'out'}"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("one: complete, step 40")
-    (line,) = said.err.splitlines()
-    assert line.startswith("warning: skipped 2 ")
-    assert str(tmp_path / "notes") in line
-    assert str(tmp_path / "one.log") in line
-    assert str(tmp_path / "report") not in line
-    # What does not exist is a mistake, not a neighbour.
-    assert report.main([str(folder), str(tmp_path / "absent")]) == 2
-    assert "absent" in capsys.readouterr().err
-
-
-def test_ctrl_c_is_a_line(tmp_path, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(report, "selected", interrupted)
-    assert report.main([str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "interrupted\n"

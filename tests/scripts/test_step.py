@@ -2,17 +2,12 @@
 
 import json
 import math
-import sys
 
 import benchmark
 import numpy as np
 import pytest
 from benchmarks import correctness, step, training
-from benchmarks.competitor import Absent
-from benchmarks.peers import torch_network, torch_step
-from benchmarks.provenance import Origin
-from benchmarks.trace import IDLE, Kernel, Profile
-from benchmarks.training import BATCHES, TRACED_STEPS, StepWork, batches
+from benchmarks.training import BATCHES, StepWork, batches
 
 from largebatch.errors import ConfigError
 from tests.scripts.test_benchmark import linux
@@ -46,36 +41,11 @@ def test_a_step_that_does_not_learn_is_not_measured():
         repeat()
 
 
-def test_floating_point_operations_are_those_of_resnet50():
-    found = training.with_flops({"images/s": 20.0}, StepWork(image_size=112))
-    assert found["TFLOP/s"] == pytest.approx(20 * 24.3e9 / 4 / 1e12, rel=1e-12)
-    assert "TFLOP/s" not in training.with_flops({"images/s": 20.0}, StepWork(network="resnet18"))
-
-
 def test_the_memory_of_an_image_is_the_slope():
     (found,) = step.memory_of_an_image({64: 1.5, 256: 3.0, 100: 7.0})
     assert found.ours == pytest.approx((1.5 * 2**30 / 192 / 1e6,), rel=1e-12)
     assert "1.00 GiB independent of the batch" in found.note
     assert step.memory_of_an_image({64: 1.0}) == []
-
-
-def test_profiles_stand_side_by_side(tmp_path):
-    def profile(seconds):
-        kernels = [Kernel(k, Origin(k, "", ""), s, 3) for k, s in seconds.items()]
-        busy = sum(seconds.values())
-        return Profile(tuple(kernels), window_s=2 * busy, busy_s=busy)
-
-    ours = profile({"convolution": 0.3, "pooling": 0.06})
-    theirs = profile({"convolution": 0.6})
-    found = {r.name: r for r in step.by_class("x", {"ours": ours, "flax": theirs})}
-    assert found["x: convolution"].ours == pytest.approx((300 / TRACED_STEPS,), rel=1e-12)
-    assert found["x: convolution"].ratios == pytest.approx((2.0,), rel=1e-12)
-    assert found["x: pooling"].peer == ()
-    assert found[f"x: {IDLE}"].ratios == pytest.approx((0.6 / 0.36,), rel=1e-12)
-    assert step.by_class("x", {"flax": theirs}) == []
-    _, _, first, *_, last = step.kernels(tmp_path / "kernels.json", "x: ours", ours)
-    assert first.split()[:4] == ["100.000", "83.3%", "3", "convolution"]
-    assert "idle 50.0%" in last
 
 
 def test_errors_of_gradients_and_values_that_are_not_finite():
@@ -118,17 +88,6 @@ def test_the_recipe_of_a_step():
         training.config(StepWork(batch=8, overrides=(("batch.images_per_worker", "16"),)))
 
 
-def test_torch_that_is_not_installed_makes_a_peer_absent(monkeypatch):
-    for name in ("torch", "torchvision", "timm"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(Absent, match="torch cannot be imported"):
-        torch_step.eager(StepWork())
-    with pytest.raises(Absent, match="timm cannot be imported"):
-        torch_network.resnet("resnet50", 64, 1000)
-    with pytest.raises(Absent, match="resnet101 of width 8 is not made"):
-        torch_network.resnet("resnet101", 8, 1000)
-
-
 # ---- tiny runs
 
 
@@ -142,9 +101,9 @@ def quick():
 
 @pytest.mark.slow
 @linux
-def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
+def test_a_tiny_race_with_a_profile(quick, tmp_path):
     kept, folder = tmp_path / "step.json", tmp_path / "trace"
-    command = ["step", *TINY, "--batch=4", "--repeats=2", "--second_batch=0"]
+    command = ["step", *TINY, "--batch=4", "--repeats=2"]
     command += ["--peer", "flax,torch_eager", "--trace", str(folder), "--json", str(kept)]
     assert benchmark.main([*command, "--config.optimizer.name=sgd"]) == 0
 
@@ -159,13 +118,5 @@ def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
     assert "sgd" in found["batch 4", "images/s"]["note"]
     assert found["batch 4", "GiB by the compiler"]["ours"]["median"] > 0
     assert found["batch 4 vs torch_eager", "images/s"]["absent"]
-    # Both were profiled, and both convolve, normalise and update.
-    for kind in ("convolution", "norm, ReLU, add", "optimizer"):
-        result = found[f"batch 4: {kind}", "ms of a profiled step"]
-        assert result["ours"]["median"] > 0
-        assert result["peer"]["median"] > 0
-    shown = capsys.readouterr().out
     for name in ("ours", "flax"):
-        assert f"batch 4: {name}: the 25 longest kernels" in shown
-        kernels = json.loads((folder / "batch4" / name / "kernels.json").read_text())["kernels"]
-        assert any("batch_norm" in k["source"] or "normalization" in k["source"] for k in kernels)
+        assert list((folder / "batch4" / name).rglob("*.xplane.pb"))

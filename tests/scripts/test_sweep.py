@@ -16,9 +16,7 @@ import sweep
 
 import train
 from largebatch.fault_tolerance import PREEMPTED
-from largebatch.tools.sweep.results import keep_description, write_results
 from largebatch.tools.sweep.session import Request
-from tests.tools.sweep.test_results import KEYS, TRIALS, about
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
@@ -39,25 +37,15 @@ TINY = (
     [
         ([], "--sweep is missing"),
         (["--sweep", "schedule.peek=1,2"], "'schedule.peak'"),
-        (["--sweep", "schedule.peak"], "key=a,b,c"),
         (["--sweep", "no/such.py"], "no/such.py"),
-        (["--sweep", "https://host/x.py"], "https:/host"),
         (["--sweep", str(ROOT / "configs" / "digits.py")], "no sweep()"),
         (["--sweep", "schedule.peak=1,2", "--trials=3"], "--trials"),
         (["--sweep", "schedule.peak=1,2", "--search=tpe"], "--trials=N"),
         (["--sweep", "schedule.peak=1,2", "--objective=target_s"], "--config.run.target"),
-        (["--sweep", "schedule.peak=1,2", "--objective=ema_top1"], "--config.schedule.ema"),
         (["--sweep", "schedule.peak=1,2", "--objective=v2/top1"], "data.validation_sets"),
-        (["--sweep", "run.target=0.9,0.0", "--objective=target_s"], "--config.run.target"),
         (["--sweep", "schedule.peak=1,2", "--jobs=0"], "--jobs=0"),
-        (["--sweep", "schedule.peak=1,2", "--lr=3"], "--lr=3"),
         (["--sweep", "schedule.peak=1,2", "--workdir=s3://bucket/lr"], "--workdir=s3://bucket/lr"),
-        (
-            ["--sweep", "schedule.peak=lin:1:2", "--search=quasi", "--trials=2", "--seed=-1"],
-            "--seed",
-        ),
         (["--best"], "--workdir"),
-        (["--best", "--sweep", "no/lr.py"], "sweeps/lr/sweep.json"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_starts(capsys, tmp_path, monkeypatch, arguments, word):
@@ -67,15 +55,6 @@ def test_a_mistake_is_one_line_and_nothing_starts(capsys, tmp_path, monkeypatch,
     assert len(lines) == 1, lines
     assert word in lines[0]
     assert not any(tmp_path.iterdir())
-
-
-def test_a_sweep_of_an_earlier_version_is_refused_and_stays_as_it_is(capsys, tmp_path):
-    pytest.importorskip("optuna")
-    (tmp_path / "study.db").touch()
-    arguments = [DIGITS, f"--workdir={tmp_path}", "--sweep", "schedule.peak=1,2"]
-    assert sweep.main(arguments) == 2
-    assert "--workdir" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["study.db"]
 
 
 def test_options_are_checked_before_jax_is_imported():
@@ -114,20 +93,6 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
     averaged = ["--sweep", "schedule.ema=5 epochs,10 epochs", "--objective=ema_top1", "--dry_run"]
     assert sweep.main([DIGITS, *averaged]) == 0
     assert not any(tmp_path.iterdir())
-
-
-def test_the_best_of_an_unfinished_sweep_has_a_warning(capsys, tmp_path):
-    keep_description(tmp_path, about())
-    write_results(tmp_path, TRIALS, KEYS)
-    assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("python train.py ")
-    assert said.out.count("\n") == 1
-    assert said.err.startswith("warning: ")
-    assert "4 of 5" in said.err
-    write_results(tmp_path, TRIALS[:4], KEYS)
-    assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_the_command_runs_extends_and_repeats_a_sweep(capsys, tmp_path, monkeypatch):
@@ -204,7 +169,6 @@ def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeyp
         assert float(row["value"]) == summary["top1"]
         assert float(row["schedule.peak"]) == kept["schedule"]["peak"]
     assert float(rows[0]["value"]) >= float(rows[1]["value"])
-    assert (workdir / "parallel.png").exists()
 
     assert sweep.main([f"--workdir={workdir}", "--best"]) == 0
     best = capsys.readouterr().out.strip()

@@ -1,4 +1,4 @@
-"""The studies of docs/studies.md: synchrony and batch size; mean and spread over seeds."""
+"""The study of synchrony in docs/studies.md; mean and spread over seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,26 @@
-"""Charts of runs: loss, accuracy, schedule, throughput, seeds, and bars of time."""
+"""Figures of runs as data: curves, seeds, bars of time, heat maps of layers."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from largebatch.tools.report.compare import complete, further_columns, interval
-from largebatch.tools.report.figures import Bars, Chart, Line, Marker, Panel
-from largebatch.tools.report.runs import FAILED, PARTS, RESTART, TROUBLE, Run, attempts_of, marks
-from largebatch.tools.report.series import AXES, curve, place
+from largebatch.tools.report.runs import (
+    AXES,
+    FAILED,
+    PARTS,
+    RESTART,
+    TROUBLE,
+    Row,
+    Run,
+    attempts_of,
+    curve,
+    marks,
+    place,
+)
 
 _POINTS = 4_000
 """Most points of all curves of a panel together."""
@@ -29,6 +40,164 @@ _STEPPED = ("batch", "image_size")
 """They hold until a stage ends."""
 _SPENT = dict(zip(PARTS, (4, 1, 0, 2, 3, 7), strict=True))
 """Colour of each part of the time."""
+LEAST_ROWS = 8
+"""A map needs this number of rows of `layers.jsonl`."""
+COLUMNS = 300
+"""Most columns of a map; a page has few more pixels for it."""
+_KERNEL = "/kernel"
+_NORMS = (
+    (
+        "trust_ratio",
+        "Trust ratios",
+        "The factor by which LARS scales the learning rate of each layer's weights. A falling "
+        "ratio means that the gradient grows against the weights, or that these shrink. A layer "
+        "much darker than its neighbours hardly learns.",
+    ),
+    (
+        "weight_norm",
+        "Weight norms",
+        "Norm of each layer's weights. With weight decay it grows early and settles; if it keeps "
+        "growing, the layer's effective learning rate falls.",
+    ),
+    (
+        "gradient_norm",
+        "Gradient norms",
+        "Norm of each layer's gradient at the logged step. A bright column is one bad step, a "
+        "bright row one bad layer.",
+    ),
+)
+_DRIFT = (
+    (
+        "bn_mean",
+        "BatchNorm means: drift",
+        "Change of the moving mean since the row before, in standard deviations: |m − m before| / "
+        "√v, where m is the root mean square over features. The first row is compared with 0.",
+    ),
+    (
+        "bn_variance",
+        "BatchNorm variances: drift",
+        "Relative change of the moving variance since the row before: |ln(v / v before)|, where v "
+        "is the geometric mean over features. The first row is compared with 1. If the map is dark "
+        "at the end, the statistics of the evaluation have settled.",
+    ),
+)
+
+Positions = Mapping[str, np.ndarray]
+"""Axis (see `runs.AXES`) → positions of the points, `[points]`; NaN where unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A curve."""
+
+    label: str
+    colour: int  # from 0: --s1 to --s8 of page.css, then the same with other dashes
+    x: Positions
+    y: np.ndarray  # [points]; NaN leaves a gap
+    band: tuple[np.ndarray, np.ndarray] | None = None  # lower and upper edge, each [points]
+    dots: bool = False  # whether each point has a dot
+    noisy: bool = False  # whether the smoothing slider applies
+    steps: bool = False  # whether a value holds until the next point
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Curves over one vertical axis."""
+
+    title: str  # what the vertical axis measures, with its unit
+    lines: tuple[Line, ...]
+    log: bool = False
+    zero: bool = False  # whether the vertical axis starts at 0
+    height: int = 210  # CSS pixels
+    levels: tuple[tuple[float, str], ...] = ()  # horizontal lines, value and label
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    """A vertical line through all panels of a chart."""
+
+    x: Positions  # [1]
+    text: str  # label beside the line; may be empty
+    bad: bool  # trouble; otherwise a restart
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Panels above each other that share the horizontal axis."""
+
+    key: str  # unique within the page
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    axes: Mapping[str, str]  # label of each horizontal axis on which any point has a position
+    marks: tuple[Marker, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """A quantity of each layer over time, coloured on a logarithmic scale."""
+
+    key: str
+    title: str
+    caption: str
+    names: tuple[str, ...]  # of the layers, from the top
+    x: np.ndarray  # ends of the columns, ascending; the first column begins at 0 or before
+    label: str  # of the horizontal axis
+    values: np.ndarray  # [layers, columns], at least 0; NaN where unknown
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Ends of the colour scale: quantiles, so that an outlier does not hide the rest."""
+        positive = self.values[np.isfinite(self.values) & (self.values > 0)]
+        low, high = np.quantile(positive, (0.005, 0.995)) if positive.size else (1.0, 1.0)
+        return (float(low), float(high)) if high > low else (0.5 * float(low), 2.0 * float(high))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of several parts."""
+
+    key: str
+    title: str
+    caption: str
+    rows: tuple[tuple[str, Mapping[str, float]], ...]  # title of each bar, and part → value
+    colours: Mapping[str, int]  # part → number of its colour
+    unit: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure that needs no script."""
+
+    key: str
+    title: str
+    caption: str
+    html: str
+
+
+Figure = Chart | HeatMap | Bars | Drawing
+
+
+def as_json(figure: Chart | HeatMap) -> dict[str, Any]:
+    """Return a figure for the script of the page; numbers that are not finite are None."""
+    found = _plain(dataclasses.asdict(figure))
+    if isinstance(figure, HeatMap):
+        found["low"], found["high"] = figure.scale
+        found["values"] = [numbers(row, 3) for row in figure.values]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return numbers(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def numbers(values: Sequence[float] | np.ndarray, digits: int = 8) -> list[float | None]:
+    """Return floats with a number of significant digits, None where a value is not finite."""
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values)]
 
 
 def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
@@ -252,3 +421,94 @@ def _common(group: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
         found.append(dict(zip(samples[good].tolist(), top1[good].tolist(), strict=True)))
     at = sorted(set(found[0]).intersection(*found[1:]))
     return np.array(at, np.float64), np.array([[each[sample] for sample in at] for each in found])
+
+
+def of_layers(run: Run) -> list[HeatMap]:
+    """Return the maps of trust ratios, norms and drift for which the run has enough rows."""
+    if len(run.layers) < LEAST_ROWS:
+        return []
+    found = []
+    for quantity, title, caption in _NORMS:
+        names, values = weights(run.layers, quantity)
+        caption += " Weights only, without biases and BatchNorm's parameters."
+        found.append(_heat_map(run, quantity, title, caption, names, values))
+    names, *drifts = drift(run.layers)
+    for (key, title, caption), values in zip(_DRIFT, drifts, strict=True):
+        found.append(_heat_map(run, key, title, caption, names, values))
+    return [each for each in found if each is not None]
+
+
+def weights(rows: Sequence[Row], quantity: str) -> tuple[list[str], np.ndarray]:
+    """Return a quantity of each weight: of every parameter named kernel, or of all if none is.
+
+    Scales, shifts and biases are left out: most LARS flavours do not scale them.
+
+    Args:
+        rows: rows of `layers.jsonl`.
+        quantity: such as `trust_ratio`.
+
+    Returns:
+        Paths from the input to the head, and `[paths, rows]` with NaN where unknown.
+    """
+    paths = _layer_paths(rows, quantity)
+    chosen = [path for path in paths if path.endswith(_KERNEL)] or paths
+    return chosen, _layer_table(rows, chosen, quantity)
+
+
+def drift(rows: Sequence[Row]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the change of the moving statistics of each BatchNorm since the row before.
+
+    For the mean m it is |m − m before| / √v, for the variance v it is |ln(v / v before)|. They
+    begin with m = 0 and v = 1.
+
+    Args:
+        rows: rows of `layers.jsonl`.
+
+    Returns:
+        Paths from the input to the head, drift of the mean and of the variance, `[paths, rows]`.
+    """
+    paths = _layer_paths(rows, "running_variance")
+    mean, variance = (
+        _layer_table(rows, paths, name) for name in ("running_mean", "running_variance")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_mean = np.abs(np.diff(mean, prepend=0.0)) / np.sqrt(variance)
+        of_variance = np.abs(np.diff(np.log(variance), prepend=0.0))
+    return paths, of_mean, of_variance
+
+
+def network_order(paths: Sequence[str]) -> list[str]:
+    """Sort paths from the input to the output: the stem, numbered parts by number, the head."""
+
+    def key(path: str) -> tuple:
+        ends = 0 if path.startswith("stem") else 2 if path.startswith("head") else 1
+        return ends, [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path)]
+
+    return sorted(paths, key=key)
+
+
+def _heat_map(
+    run: Run, key: str, title: str, caption: str, names: Sequence[str], values: np.ndarray
+) -> HeatMap | None:
+    samples = run.layers.column("samples")
+    good = np.flatnonzero(np.isfinite(samples))
+    if not good.size or not np.isfinite(values).any():
+        return None
+    if len(good) > COLUMNS:
+        caption += f" {COLUMNS} of {len(good)} rows are drawn."
+        good = good[np.linspace(0, len(good) - 1, COLUMNS).round().astype(int)]
+    epochs, label = place(run.metrics, samples[good])["epochs"], "epochs"
+    if not np.isfinite(epochs).all():
+        epochs, label = samples[good], "samples"
+    short = tuple(name.removesuffix(_KERNEL) for name in names)
+    return HeatMap(key, title, caption, short, epochs, label, values[:, good])
+
+
+def _layer_paths(rows: Sequence[Row], quantity: str) -> list[str]:
+    found = {path for row in rows for path, of in row["layers"].items() if quantity in of}
+    return network_order(sorted(found))
+
+
+def _layer_table(rows: Sequence[Row], paths: Sequence[str], quantity: str) -> np.ndarray:
+    cells = [[row["layers"].get(path, {}).get(quantity) for row in rows] for path in paths]
+    return np.array(cells, np.float64).reshape(len(paths), len(rows))

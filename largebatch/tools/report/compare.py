@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from largebatch.config.schema import Config, options
 from largebatch.tools.report.runs import Run
-from largebatch.tools.sweep.results import is_trial
 
 NONE = "–"
 SEED = "run.seed"
@@ -84,9 +83,8 @@ def labels(runs: Sequence[Run]) -> list[str]:
     directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
-    if all(is_trial(run.path) for run in runs):
-        varied = {key for run in runs for key in (run.trial.values if run.trial else ())}
-        found = [each for each in found if each.key in varied] or _distinguishing(found)
+    if varied := {key for run in runs if run.trial for key in run.trial.values}:
+        found = [each for each in found if each.key in varied]
     directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:
         return directories
@@ -103,20 +101,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
         f"{label} ({name})" if shared[label] > 1 else label
         for label, name in zip(made, directories, strict=True)
     ]
-
-
-def _distinguishing(found: Sequence[Difference]) -> list[Difference]:
-    """Omit options, from the last to the first, as long as the others distinguish the runs."""
-
-    def distinguished(some: Sequence[Difference]) -> int:
-        return len(set(zip(*(map(repr, each.values) for each in some), strict=True)))
-
-    kept = list(found)
-    for each in reversed(found):
-        others = [other for other in kept if other is not each]
-        if distinguished(others) == distinguished(found):
-            kept = others
-    return kept
 
 
 def value_text(value: object) -> str:

@@ -2,6 +2,9 @@
 (function () {
   "use strict";
   var root = document.documentElement, KEY = "largebatch-theme", ROW = 13;
+  /* viridis, of Matplotlib: 17 of its colours, with straight lines between them. */
+  var HEAT = ("440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1f9f88 27ad81 3dbc74 "
+    + "5cc863 81d34d aadc32 d5e21a fde725").split(" ");
   var data, axis = "epochs", smoothing = 0, plots = new Map(), probe;
 
   function stored() {
@@ -307,8 +310,12 @@
         var seen = found.values[row][column];
         if (seen === null) { continue; }
         var share = Math.log(Math.max(seen, found.low) / found.low) / Math.log(found.high / found.low);
-        var hex = data.heat[Math.round(255 * Math.min(1, share))], spot = 4 * (row * width + pixel);
-        [1, 3, 5].forEach(function (at, i) { image.data[spot + i] = parseInt(hex.slice(at, at + 2), 16); });
+        var place = Math.min(1, share) * (HEAT.length - 1), spot = 4 * (row * width + pixel);
+        var lower = HEAT[Math.floor(place)], upper = HEAT[Math.ceil(place)], part = place % 1;
+        [0, 2, 4].forEach(function (at, i) {
+          var low = parseInt(lower.slice(at, at + 2), 16), high = parseInt(upper.slice(at, at + 2), 16);
+          image.data[spot + i] = low + part * (high - low);
+        });
         image.data[spot + 3] = 255;
       }
     }
@@ -324,9 +331,7 @@
     bar.append(element("span", "", number(+found.low.toPrecision(2))), element("i"),
       element("span", "", number(+found.high.toPrecision(2))));
     bar.title = "logarithmic; middle " + number(middle);
-    bar.children[1].style.background = "linear-gradient(90deg," + data.heat.filter(function (c, i) {
-      return i % 15 === 0;
-    }).join(",") + ")";
+    bar.children[1].style.background = "linear-gradient(90deg,#" + HEAT.join(",#") + ")";
     host.append(said, bar);
     function read(event) {
       var box = canvas.getBoundingClientRect();

@@ -2,14 +2,18 @@
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Sequence
+from html import escape
 from importlib.resources import files
+from pathlib import Path
 from string import Template
-from typing import Any
 
 from largebatch.config.schema import Config, options
-from largebatch.tools.report import charts, figures, maps, summary
+from largebatch.files import check_parent, replacing
+from largebatch.tools.report import charts, summary, trials
+from largebatch.tools.report.charts import Bars, Chart, Drawing, Figure
 from largebatch.tools.report.compare import (
     NONE,
     Difference,
@@ -19,11 +23,8 @@ from largebatch.tools.report.compare import (
     labels,
     value_text,
 )
-from largebatch.tools.report.figures import Bars, Figure, HeatMap
-from largebatch.tools.report.html import figure, heat_colours, lead, table, text
-from largebatch.tools.report.runs import Run, marks
-from largebatch.tools.report.series import AXES
-from largebatch.tools.report.summary import failure
+from largebatch.tools.report.runs import AXES, PAGE, Run, load, marks
+from largebatch.tools.report.summary import Cell, failure
 
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
@@ -65,6 +66,38 @@ $body
 """)
 
 
+def report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, tuple[Run, ...]]:
+    """Read runs and write `report.html`.
+
+    Args:
+        paths: directories of runs.
+        out: folder to write to; None: `report/` in the run or, for several runs, in the folder that
+            holds them all.
+
+    Returns:
+        The path of the page, and the runs.
+
+    Raises:
+        DataError: a path is not the directory of a run.
+        UserError: `out` cannot be written.
+    """
+    runs = load(paths)
+    if all(run.trial for run in runs):
+        runs = tuple(sorted(runs, key=summary.rank))
+    out = out or beside([run.path for run in runs])
+    check_parent(out / PAGE)
+    made = single(runs[0]) if len(runs) == 1 else several(runs)
+    with replacing(out / PAGE) as stream:
+        stream.write(made.html().encode())
+    return out / PAGE, runs
+
+
+def beside(paths: Sequence[Path]) -> Path:
+    """Return `report/` in the only path, or in the folder that holds them all."""
+    common = os.path.commonpath([path.resolve() for path in paths])
+    return (paths[0] if len(paths) == 1 else Path(common)) / "report"
+
+
 @dataclasses.dataclass
 class Page:
     """A page under way: its HTML, and the figures that it shows.
@@ -94,10 +127,8 @@ class Page:
 
     def html(self) -> str:
         """Return the file."""
-        drawn = [each for each in self.figures if not isinstance(each, Bars)]
-        data: dict[str, Any] = {"figures": {each.key: figures.as_json(each) for each in drawn}}
-        if any(isinstance(each, HeatMap) for each in drawn):
-            data["heat"] = heat_colours()
+        drawn = [each for each in self.figures if not isinstance(each, Bars | Drawing)]
+        data = {"figures": {each.key: charts.as_json(each) for each in drawn}}
         here = files(__package__)
         return _PAGE.substitute(
             title=text(self.title),
@@ -140,6 +171,7 @@ def several(runs: Sequence[Run]) -> Page:
             "The runs are on different datasets, so not all results can be compared. The best is "
             "marked among the runs on the same dataset."
         )
+    page.section("sweep", "Sweep", page.grid(trials.figures(runs)))
     page.body += table(*summary.results(runs, named), "Results")
     failed = [(label, why) for label, run in zip(named, runs, strict=True) if (why := failure(run))]
     if failed:
@@ -167,7 +199,7 @@ def several(runs: Sequence[Run]) -> Page:
 
 def _add_run(page: Page, run: Run, prefix: str = "") -> None:
     """Add the sections that belong to one run."""
-    layers = maps.of_layers(run)
+    layers = charts.of_layers(run)
     weights = [each for each in layers if not each.key.startswith("bn_")]
     statistics = layers[len(weights) :]
     page.section(f"{prefix}layers", "Layers", page.grid(weights, prefix))
@@ -190,9 +222,9 @@ def _about(run: Run) -> str:
         for fact in summary.headline(run)
     )
     remarks = list(run.remarks)
-    if 0 < len(run.layers) < maps.LEAST_ROWS:
+    if 0 < len(run.layers) < charts.LEAST_ROWS:
         remarks.append(
-            f"Maps of layers over time need {maps.LEAST_ROWS} rows of layers.jsonl; this run has "
+            f"Maps of layers over time need {charts.LEAST_ROWS} rows of layers.jsonl; this run has "
             f"{len(run.layers)}. Log more with a shorter run.layers_every."
         )
     items = "".join(f"<li>{text(remark)}</li>" for remark in remarks)
@@ -259,3 +291,76 @@ def _options(run: Run) -> str:
         + table(("option", "value"), rest, "Options at their defaults")
         + "</details>"
     )
+
+
+def text(value: object) -> str:
+    """Escape a value for HTML text and attributes; a per cent sign stays with its number."""
+    return escape(str(value), quote=True).replace(" %", "\u00a0%")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str) -> str:
+    """Return a table in a box that scrolls in narrow windows; one of `Cell` can be sorted."""
+    sortable = any(isinstance(cell, Cell) for row in rows for cell in row)
+    names = (f"<button>{text(name)}</button>" if sortable else text(name) for name in head)
+    cells = "".join(f'<th scope="col">{name}</th>' for name in names)
+    body = "".join(
+        f"<tr>{_cell('th', row[0])}{''.join(_cell('td', cell) for cell in row[1:])}</tr>"
+        for row in rows
+    )
+    kind = ' class="sortable"' if sortable else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f"<table{kind}><thead><tr>{cells}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(tag: str, cell: str | Cell) -> str:
+    scope = ' scope="row"' if tag == "th" else ""
+    if not isinstance(cell, Cell):
+        return f"<{tag}{scope}>{text(cell)}</{tag}>"
+    value = "" if cell.value is None else text(cell.value)
+    best = ' class="best" title="best of the column, on its dataset"' if cell.best else ""
+    return f'<{tag}{scope} data-value="{value}"{best}>{text(cell.text)}</{tag}>'
+
+
+def figure(found: Figure) -> str:
+    """Return a figure; `page.js` draws a chart or a map, the others are HTML."""
+    if isinstance(found, Bars):
+        inside = _bars(found)
+    elif isinstance(found, Drawing):
+        inside = found.html
+    else:
+        kind = "chart" if isinstance(found, Chart) else "map"
+        inside = f'<div class="{kind}" data-figure="{text(found.key)}"></div>'
+    caption = f"<figcaption>{text(found.caption)}</figcaption>"
+    return f"<figure><h3>{text(found.title)}</h3>{inside}{caption}</figure>"
+
+
+def _bars(found: Bars) -> str:
+    """Bars with the value of each, and a key with the share of each part."""
+    sums = [sum(parts.values()) for _, parts in found.rows]
+    colours = {part: f"background:var(--s{index + 1})" for part, index in found.colours.items()}
+    rows = ""
+    for (title, parts), length in zip(found.rows, sums, strict=True):
+        pieces = "".join(
+            f'<i style="width:{100 * parts[part] / max(sums):.3f}%;{colour}" '
+            f'title="{text(part)} {parts[part]:.3g} {text(found.unit)}"></i>'
+            for part, colour in colours.items()
+            if parts.get(part)
+        )
+        rows += (
+            f'<span>{text(title)}</span><div class="bar">{pieces}</div><span>{length:.1f}</span>'
+        )
+    key = ""
+    for part, colour in colours.items():
+        share = sum(parts.get(part, 0.0) for _, parts in found.rows) / sum(sums)
+        shown = f"{100 * share:.0f} %" if share >= 0.005 else "< 1 %"
+        key += f'<li><i style="{colour}"></i>{text(part)} {text(shown)}</li>' if share else ""
+    key = f'<ul class="key">{key}</ul>' if len(colours) > 1 else ""
+    return f'{key}<div class="bars">{rows}</div><p class="unit">{text(found.unit)}</p>'
+
+
+def lead(words: str) -> str:
+    """Return a paragraph that introduces a section."""
+    return f'<p class="lead">{text(words)}</p>'

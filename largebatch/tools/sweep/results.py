@@ -22,6 +22,7 @@ from largebatch.tools.sweep.trial import ENDED, Objective, Trial, is_accuracy, w
 from largebatch.tracking.console import duration
 
 NAME, RESULTS, SEEDS = "sweep.json", "results.csv", "seeds.csv"
+IMPORTANCE = "importance.csv"
 SEED = "run.seed"
 _FIGURES = ("state", "value", "top1", "loss", "step", "seconds", "error")
 """Columns of a trial after its values."""
@@ -50,13 +51,12 @@ def is_trial(path: Path) -> bool:
     return path.parent.name == "trials" and is_sweep(path.parent.parent)
 
 
-def trial_of(path: Path) -> Trial | None:
-    """Return the row of the trial of a run directory; None if its sweep has none."""
+def trials_by_number(workdir: Path) -> dict[int, Trial]:
+    """Return the trials of a sweep; none if its results cannot be read."""
     try:
-        trials = read_results(path.parent.parent) if is_trial(path) else []
-        return next((trial for trial in trials if trial.number == int(path.name)), None)
-    except (DataError, ValueError):
-        return None
+        return {trial.number: trial for trial in read_results(workdir)}
+    except DataError:
+        return {}
 
 
 def keep_description(workdir: Path, about: Mapping[str, Any]) -> None:
@@ -124,6 +124,20 @@ def read_results(workdir: Path) -> list[Trial]:
             return [_trial(row) for row in csv.DictReader(stream)]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read ({error}); run the sweep again") from error
+
+
+def write_importance(workdir: Path, shares: Mapping[str, float]) -> None:
+    """Write the share of the objective's variance that each axis explains."""
+    _write(workdir / IMPORTANCE, [["axis", "share"], *shares.items()])
+
+
+def read_importance(workdir: Path) -> dict[str, float]:
+    """Return what `write_importance` wrote; {} if the file is absent or damaged."""
+    try:
+        with (workdir / IMPORTANCE).open(newline="") as stream:
+            return {row["axis"]: float(row["share"]) for row in csv.DictReader(stream)}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        return {}
 
 
 def _trial(row: Mapping[str, str]) -> Trial:

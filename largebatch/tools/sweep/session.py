@@ -1,8 +1,9 @@
-"""A sweep, from its command line to its tables and figures."""
+"""A sweep, from its command line to its tables."""
 
 import dataclasses
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from largebatch.config import Config, adjusted, changed, freeze
 from largebatch.config.recipe_file import execute, find, label
-from largebatch.environment import ROOT, command_output
+from largebatch.environment import ROOT, command_output, command_path
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import Interrupted
 from largebatch.files import no_folder_reason
@@ -257,7 +258,7 @@ def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict
 
 
 def _conclude(workdir: Path, axes: Sequence[Axis], trials: Sequence[Trial], study: Study) -> None:
-    """Write the tables and figures, and print the winner.
+    """Write the tables, and print the winner.
 
     Raises:
       UserError: all trials have ended, and none has a result.
@@ -278,13 +279,18 @@ def _conclude(workdir: Path, axes: Sequence[Axis], trials: Sequence[Trial], stud
             f"none of the {len(order)} trials has a result; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
-    names = [results.RESULTS, *study.draw()]
+    names = [results.RESULTS]
+    if shares := study.importance():
+        results.write_importance(workdir, shares)
+        names.append(results.IMPORTANCE)
     groups = results.groups(trials, study.objective)
     has_repetitions = any(group.deviation is not None for group in groups)
     if has_repetitions:
         results.keep_seeds(workdir, groups, keys, study.objective)
         names.insert(1, results.SEEDS)
     print(f"written into {workdir}: {', '.join(names)}")
+    report = shlex.join(["python", command_path("scripts/report.py"), str(workdir)])
+    print(f"figures: {report}")
     if winner.state != "complete":
         print(f"no trial is complete: the best one, trial {winner.number}, {winner.state}")
     elif order[0].state != "complete":

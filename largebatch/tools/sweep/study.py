@@ -396,35 +396,18 @@ class Study:
             reporter.report(values[ordinal], ordinal)
         return bool(values) and reporter.should_prune()
 
-    def draw(self) -> list[str]:
-        """Draw the trials that have a finite value.
+    def importance(self) -> dict[str, float]:
+        """Return the share of the objective's variance that each axis explains, the largest first.
 
-        ``slice.png`` shows the objective against each axis, ``parallel.png`` each trial as a line
-        through its values, and ``importance.png`` the share of the objective's variance that each
-        axis explains, by fANOVA (Hutter et al. 2014).
-
-        Returns:
-          The names of the files; a figure that has too few trials is left out.
+        By fANOVA (Hutter et al. 2014); empty for one axis, fewer than four trials with a finite
+        value, or equal values.
         """
         values = [trial.value for trial in self.trials() if trial.value is not None]
         finite = [value for value in values if math.isfinite(value)]
-        drawn: dict[str, tuple[str, dict[str, Any]]] = {}
-        if finite:
-            drawn["slice.png"] = ("plot_slice", {})
-            drawn["parallel.png"] = ("plot_parallel_coordinate", {})
-        if len(self._axes) > 1 and len(finite) >= 4 and len(set(finite)) > 1:
-            evaluator = self._optuna.importance.FanovaImportanceEvaluator(seed=0)
-            drawn["importance.png"] = ("plot_param_importances", {"evaluator": evaluator})
-        for name, (kind, options) in drawn.items():
-            from matplotlib import pyplot
-            from optuna.visualization import matplotlib as figures
-
-            pyplot.switch_backend("agg")  # no display is needed
-            with pyplot.rc_context():
-                getattr(figures, kind)(self._study, target_name=self.objective, **options)
-                pyplot.gcf().savefig(self._workdir / name, dpi=130, bbox_inches="tight")
-                pyplot.close()
-        return [*drawn]
+        if len(self._axes) < 2 or len(finite) < 4 or len(set(finite)) < 2:
+            return {}
+        evaluator = self._optuna.importance.FanovaImportanceEvaluator(seed=0)
+        return self._optuna.importance.get_param_importances(self._study, evaluator=evaluator)
 
     def _suggest(self, trial: Any) -> Choice:
         choice: Choice = {}

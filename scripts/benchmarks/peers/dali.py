@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.competitor import Absent, Figures
 from benchmarks.feeding import Workload, timed
-from benchmarks.peers.pipelines import SHUFFLED, tfrecords
+from benchmarks.peers.flax_input import SHUFFLED, tfrecords
 
 
 def dali(work: Workload) -> tuple[Callable[[], Figures], str]:

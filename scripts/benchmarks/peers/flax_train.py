@@ -1,8 +1,6 @@
 """The training of Flax's ImageNet example on class folders, with the example's own code."""
 
-import importlib
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 
 from benchmarks.competitor import Absent, Figures
 from benchmarks.epochs import EpochWork, memory_gib, timed_epochs
+from benchmarks.peers.flax_input import flax_example
 
 _SHUFFLED, _PREFETCHED = 16 * 128, 10  # of the example's configuration
 
@@ -26,7 +25,7 @@ def flax(work: EpochWork) -> tuple[Callable[[], Figures], str]:
     TFDS datasets; here it gets the files of the folders.
     """
     start = time.perf_counter()
-    train, models = example_modules(work.flax_examples)
+    train, models = flax_example(work.flax_examples, "train", "models")
     import jax
     from flax.training import common_utils
 
@@ -81,26 +80,6 @@ def flax(work: EpochWork) -> tuple[Callable[[], Figures], str]:
 
     about = "Flax's ImageNet example, its code: its crops, no label smoothing, weight decay 1e-4"
     return timed_epochs(epochs(), memory_gib, start), about
-
-
-def example_modules(checkout: str) -> tuple[Any, Any]:
-    """The modules `train` and `models` of the example, which are in no package.
-
-    Raises:
-        Absent: They are not there, or need packages that are not installed.
-    """
-    if not checkout:
-        raise Absent("its code is in no package; give a checkout of google/flax, --flax_examples")
-    for inside in ("examples/imagenet", "imagenet", "."):
-        folder = Path(checkout, inside)
-        if (folder / "models.py").is_file():
-            sys.path.insert(0, str(folder))
-            sys.modules.pop("train", None)
-            try:
-                return importlib.import_module("train"), importlib.import_module("models")
-            except ImportError as error:
-                raise Absent(f"the example cannot be imported ({error})") from error
-    raise Absent(f"--flax_examples {checkout} holds no imagenet/models.py")
 
 
 class ClassFolders:

@@ -1,4 +1,4 @@
-"""The networks of torchvision and timm."""
+"""Networks of torchvision's blocks."""
 
 import importlib
 from typing import Any
@@ -25,23 +25,14 @@ def load(name: str) -> Any:
 
 
 def resnet(name: str, width: int, classes: int) -> Any:
-    """A network of torchvision, else of timm; another width than 64 of torchvision's blocks.
+    """A ResNet of torchvision's blocks and initial values; torchvision's own class has width 64.
 
     Raises:
-        Absent: Neither can be imported, or has it.
+        Absent: torchvision cannot be imported, or has no such network.
     """
-    if width == 64:
-        try:
-            return load("torchvision.models").get_model(name, num_classes=classes)
-        except Absent:
-            return load("timm").create_model(name, num_classes=classes)
     if name not in _DEPTHS:
-        raise Absent(f"{name} of width {width} is not made from torchvision's blocks")
-    return narrow(*_DEPTHS[name], width, classes)
-
-
-def narrow(kind: str, depths: tuple[int, ...], width: int, classes: int) -> Any:
-    """A ResNet of torchvision's blocks and initial values; torchvision's own class has width 64."""
+        raise Absent(f"{name} is not made from torchvision's blocks; use {', '.join(_DEPTHS)}")
+    kind, depths = _DEPTHS[name]
     nn, block = load("torch.nn"), getattr(load("torchvision.models.resnet"), kind)
     stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
     layers, fan_in = [*stem, nn.MaxPool2d(3, 2, 1)], width

@@ -1,4 +1,4 @@
-"""The training step of torchvision's ResNet, or timm's: their network, torch's optimizer, called.
+"""The training step of a ResNet of torchvision's blocks, with torch's optimizer.
 
 channels_last, autocast to the number format asked for, SGD with Nesterov momentum (on GPUs in one
 fused kernel), label-smoothed cross-entropy. The images are normalised floats on the device.
@@ -79,7 +79,5 @@ def eager(work: StepWork, mode: str = "eager") -> tuple[Callable[[], Figures], s
             figures[training.IN_USE_GIB] = torch.cuda.max_memory_allocated() / GIB
         return figures
 
-    library = network.__class__.__module__.partition(".")[0]
-    library = {"torch": "torchvision's blocks"}.get(library, library)
-    about = f"{library} on torch {torch.__version__}, channels_last, autocast {work.dtype}, {mode}"
-    return repeat, about
+    how = f"channels_last, autocast {work.dtype}, {mode}"
+    return repeat, f"torchvision's blocks on torch {torch.__version__}, {how}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from largebatch.tools.report.write import report
+from largebatch.tools.report.page import report
 from tests.tools.report import made_up
 
 

@@ -1,20 +1,23 @@
-"""Reading runs: complete, growing, rolled back, damaged."""
+"""Reading runs: growing, rolled back, damaged; their curves and maps of layers."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from largebatch.errors import DataError
 from largebatch.tools.report import charts, summary
-from largebatch.tools.report.runs import attempts_of, current, load, marks
+from largebatch.tools.report.charts import COLUMNS, drift, of_layers, weights
+from largebatch.tools.report.runs import (
+    Rows,
+    attempts_of,
+    current,
+    load,
+    marks,
+    place,
+    thinned,
+)
 from tests.tools.report import made_up
-
-
-def test_a_whole_run(tmp_path):
-    (run,) = load([made_up.write(tmp_path / "one")])
-    assert (run.name, run.status, run.step, run.remarks) == ("one", "complete", 40, ())
-    assert len(run.metrics) == 40
-    assert len(run.layers) == 8
-    assert run.options["model.width"] == 4
-    assert run.options["run.seed"] == 0
 
 
 def test_a_run_that_goes_on(tmp_path):
@@ -48,14 +51,6 @@ def test_no_run(tmp_path):
         load([folder, folder / ".." / "one"])
 
 
-def test_names_tell_runs_apart(tmp_path):
-    folders = [made_up.write(tmp_path / a / b) for a, b in (("x", "run"), ("y", "run"), ("y", "z"))]
-    assert [run.name for run in load(folders)] == ["x/run", "y/run", "y/z"]
-    link = tmp_path / "newest"
-    link.symlink_to(folders[0])
-    assert [run.name for run in load([link])] == ["newest"]
-
-
 def test_rows_that_were_gone_back_over_are_replaced():
     found = [{"step": s, "n": n} for n, s in enumerate((10, 20, 30, 20, 30, 30))]
     found += [{"step": 30, "more": 1}]
@@ -66,33 +61,11 @@ def test_rows_that_were_gone_back_over_are_replaced():
     )
 
 
-def test_a_log_of_another_program_is_a_remark(tmp_path):
-    folder = made_up.write(tmp_path / "one")
-    (folder / "metrics.jsonl").write_text('{"loss": 1.0}\n')
-    (folder / "layers.jsonl").write_text('{"step": "x"}\n')
-    (folder / "events.jsonl").write_text('{"event": "turn", "step": 1}\n')
-    (run,) = load([folder])
-    assert (run.metrics, run.layers, run.events) == ((), (), ())
-    assert len(run.remarks) == 3
-
-
-def test_what_is_no_number_is_missing_in_a_column(tmp_path):
-    rows = [{"step": 1, "samples": "x", "loss": 2.0}, {"step": 2, "samples": 9, "loss": None}]
-    folder = made_up.write(tmp_path / "one", metrics=rows)
-    (run,) = load([folder])
-    assert run.metrics.last("samples") == 9
-    assert run.metrics.last("loss") == 2.0
-
-
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("config.json", "[1]"),
-        ("config.json", '{"config": '),
-        ("config.json", '{"config": 3}'),
         ("config.json", '{"config": {"run": 3}}'),
         ("summary.json", '{"steps": "x"}'),
-        ("summary.json", '{"status": "comp'),
     ],
 )
 def test_a_damaged_file_is_a_remark(tmp_path, file, content):
@@ -132,3 +105,68 @@ def test_events(tmp_path):
         ("skipped", 15, ""),
         ("rollback", 16, "reason loss"),
     ]
+
+
+def test_thinning_keeps_peaks_dips_ends_and_gaps():
+    np.testing.assert_array_equal(thinned(np.arange(10.0), 10), np.arange(10))
+    assert len(thinned(np.full(1_000, np.nan), 10)) <= 17
+    y = np.sin(np.arange(100_000.0) / 3e4)
+    y[12_345], y[77_777], y[50_000] = 100.0, -100.0, np.nan
+    few = thinned(y, 1_000)
+    assert len(few) <= 1_502
+    assert (np.diff(few) > 0).all()
+    assert {0, 12_345, 50_000, 77_777, 99_999} <= {*few.tolist()}
+    assert np.isnan(y[few]).sum() == 1
+
+
+def test_events_stand_between_rows():
+    found = place(Rows(made_up.rows()), [0, 250, 9_000])
+    np.testing.assert_array_equal(found["samples"], [0, 250, 9_000])
+    np.testing.assert_allclose(found["epochs"], [0, 0.25, 9.0], rtol=1e-12)
+    np.testing.assert_allclose(found["time"], [5.5, 6.25, 25.0], rtol=1e-12)
+    empty = place(Rows(), [100])
+    assert np.isnan(empty["time"]).all()
+    np.testing.assert_array_equal(empty["samples"], [100])
+
+
+def test_trust_ratios_of_weights():
+    rows = made_up.layers()
+    names, values = weights(rows, "trust_ratio")
+    paths = ["stem/conv", "stage2/conv", "stage10/conv", "head"]
+    assert names == [f"{path}/kernel" for path in paths]
+    np.testing.assert_allclose(values[2], 0.05 * np.arange(1, 9), rtol=1e-12)
+    assert (values[[0, 1, 3]] == 0.5).all()
+    assert weights(rows, "unheard_of")[0] == []
+    # Layers that come and go leave gaps.
+    del rows[0]["layers"]["head/kernel"]
+    rows[1]["layers"]["stem/conv/kernel"] = {"trust_ratio": None}
+    _, values = weights(rows, "trust_ratio")
+    assert np.argwhere(np.isnan(values)).tolist() == [[0, 1], [3, 0]]
+
+
+def test_drift_by_hand():
+    # m = 0.5, 1.0, …, v = 2 always: |0.5 − 0| / √2 each time; ln 2 at first, then 0.
+    names, mean, variance = drift(made_up.layers())
+    assert names == ["stem/bn"]
+    np.testing.assert_allclose(mean, np.full((1, 8), 0.5 / np.sqrt(2)), rtol=1e-12)
+    np.testing.assert_allclose(variance, [[np.log(2)] + [0] * 7], atol=1e-12)
+
+
+def test_many_rows_are_thinned_with_both_ends(tmp_path):
+    (run,) = load([made_up.write(tmp_path / "one")])
+    long = dataclasses.replace(run, layers=Rows(made_up.layers(5 * 2_000)))
+    found = {each.key: each for each in of_layers(long)}
+    keys = ["trust_ratio", "weight_norm", "gradient_norm", "bn_mean", "bn_variance"]
+    assert list(found) == keys
+    assert found["trust_ratio"].values.shape == (4, COLUMNS)
+    assert f"{COLUMNS} of 2000 rows" in found["trust_ratio"].caption
+    assert found["trust_ratio"].x[[0, -1]] == pytest.approx((0.5, 1_000))
+
+
+def test_a_long_run_is_drawn_in_minutes(tmp_path):
+    metrics = [row | {"seconds": 60 * row["seconds"]} for row in made_up.rows()]
+    (run,) = load([made_up.write(tmp_path / "one", metrics=metrics)])
+    chart = charts.of_training([run], ["one"])[0]
+    assert chart.axes["time"] == "minutes"
+    last = {axis: x[-1] for axis, x in chart.panels[0].lines[0].x.items()}
+    assert last == pytest.approx({"epochs": 4, "samples": 4000, "time": 25})

@@ -10,7 +10,6 @@ import pytest
 from largebatch.config import load
 from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
-from largebatch.errors import ConfigError
 from largebatch.tools.recipe_text import facts_of
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult, estimate, olympic_mean
@@ -45,7 +44,7 @@ def plan(*overrides):
     return recipe, config, resolve(config, dataclasses.replace(facts_of(recipe), devices=64))
 
 
-def kept(results=(RESULT,), *, target="0.749", here=True):
+def kept(results=(RESULT,), *, target="0.749"):
     recipe, config, made = plan(("run.target", target))
     return record.record(
         ABOUT,
@@ -53,7 +52,7 @@ def kept(results=(RESULT,), *, target="0.749", here=True):
         results,
         recipe.published,
         record.prediction(RECIPE, recipe.published),
-        record.prediction_here(made, H100, "dgx-h100") if here else None,
+        record.prediction_here(made, H100, "dgx-h100"),
         record.other_task(config, made, recipe),
     )
 
@@ -80,11 +79,6 @@ def test_own_cluster_beside_the_published_run():
     assert "270.5 s" in dict(page.closing_rows(found))["time on the clock"]
 
 
-def test_without_a_cluster_there_is_no_prediction_of_ones_own():
-    heads, _ = page.table_of(kept(here=False))
-    assert heads[1:] == ["measured", "published", "predicted for abci"]
-
-
 def test_runs_that_miss_the_target_or_break_off_have_no_time():
     missed = dataclasses.replace(RESULT, reached=False)
     found = kept([missed])
@@ -105,9 +99,7 @@ def test_runs_that_miss_the_target_or_break_off_have_no_time():
     [
         ([("run.target", "0.749")], None),
         ([("run.target", "0.749"), ("model.dtype", "bfloat16"), ("comm.wire", "bfloat16")], None),
-        ([("run.target", "0.749"), ("model.stem", "space_to_depth")], None),
         ([("run.target", "0.5")], "run.target=0.5"),
-        ([("run.scale_length", "0.5"), ("run.target", "0.749")], "run.scale_length=0.5"),
         ([("model.name", "resnet18"), ("run.target", "0.749")], "model.name=resnet18"),
     ],
 )
@@ -118,19 +110,6 @@ def test_what_makes_another_task(overrides, option):
         assert found == []
     else:
         assert found[0].startswith(option)
-
-
-def test_other_data_are_another_task():
-    recipe, config, made = plan(("run.target", "0.749"))
-    small = dataclasses.replace(made, facts=dataclasses.replace(made.facts, train_examples=1000))
-    (found,) = record.other_task(config, small, recipe)
-    assert found == "1,000 train examples, published 1,281,167"
-
-
-def test_a_cluster_of_other_devices_is_refused():
-    _, _, made = plan()
-    with pytest.raises(ConfigError, match=r"dgx-h100 has h100.*'NVIDIA A100'"):
-        record.prediction_here(made, [SimpleNamespace(device_kind="NVIDIA A100")], "dgx-h100")
 
 
 def test_interval_of_five_runs():
@@ -148,15 +127,6 @@ def test_time_without_best_and_worst():
     """Of five, the middle three; of fewer, all."""
     assert olympic_mean([70.39, 70.45, 70.40, 70.42, 70.41]) == pytest.approx(70.41)
     assert olympic_mean([1.0, 2.0, 3.0, 6.0]) == 3.0
-
-
-@pytest.mark.parametrize(
-    ("times", "mean"),
-    [
-        ([None, 2.0, 3.0, 4.0, 9.0], (3.0 + 4.0 + 9.0) / 3),  # counts as the slowest
-        ([None, None, 3.0, 4.0, 9.0], None),
-        ([None, 3.0], None),
-    ],
-)
-def test_runs_that_did_not_reach_the_target(times, mean):
-    assert olympic_mean(times) == mean
+    # A run that did not reach the target counts as the slowest.
+    assert olympic_mean([None, 2.0, 3.0, 4.0, 9.0]) == pytest.approx(16 / 3)
+    assert olympic_mean([None, None, 3.0, 4.0, 9.0]) is None

@@ -15,12 +15,11 @@ from largebatch.tools.sweep.results import (
     best_command,
     groups,
     keep_description,
-    keep_seeds,
     pasteable,
     print_results,
     ranked,
     read_results,
-    trial_of,
+    trials_by_number,
     write_results,
 )
 from largebatch.tools.sweep.space import from_text
@@ -73,7 +72,6 @@ def test_the_command_of_the_winner_reads_back(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"--search": "tpe"}, "--search was grid, now tpe"),
         ({"--config.run.seed": "1"}, "--config.run.seed was not given, now 1"),
         ({"--sweep": str(AXES[0])}, "40 %, now schedule.peak=log:0.5:8;"),
     ],
@@ -95,7 +93,7 @@ def test_damaged_files(tmp_path):
         best_command(tmp_path)
     for text in ("trial\n0\n", "trial,state\nx,complete\n", "trial\n\x00\n"):
         (tmp_path / "results.csv").write_text(text)
-        assert trial_of(tmp_path / "trials" / "0000") is None
+        assert trials_by_number(tmp_path) == {}
         with pytest.raises(DataError, match=r"results\.csv"):
             read_results(tmp_path)
     for text in ("{", "{}"):
@@ -122,35 +120,6 @@ def test_the_table_and_the_file(tmp_path, capsys):
     infinite = dataclasses.replace(order[0], value=math.inf)
     write_results(tmp_path, [infinite, *order[1:]], KEYS)
     assert read_results(tmp_path) == [infinite, *order[1:]]
-
-
-def test_the_winner_is_the_same_when_it_is_read_again(tmp_path):
-    losses = {("a", "0"): 0.5, ("a", "1"): math.inf, ("b", "0"): 0.6, ("b", "1"): 0.6}
-    trials = [
-        Trial(i, dict(zip(("x", "run.seed"), key, strict=True)), "complete", value)
-        for i, (key, value) in enumerate(losses.items())
-    ]
-    trials[1] = dataclasses.replace(trials[1], state="diverged")
-    assert best(trials, "loss").number == 2
-    keep_description(tmp_path, about() | {"objective": "loss"})
-    write_results(tmp_path, trials, ["x", "run.seed"])
-    assert "x=b" in best_command(tmp_path)[0]
-
-
-def test_the_table_and_the_file_of_seeds(tmp_path, capsys):
-    values = {("a", "0"): 0.5, ("a", "1"): 0.7, ("b", "0"): 0.9}
-    trials = [
-        Trial(i, dict(zip(("x", "run.seed"), key, strict=True)), "complete", value)
-        for i, (key, value) in enumerate(values.items())
-    ]
-    keep_seeds(tmp_path, groups(trials, "top1"), ["x", "run.seed"], "top1")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1:] == [["a", "2", "60.00", "%", "14.14", "%"], ["b", "1", "90.00", "%"]]
-    rows = list(csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines()))
-    assert [(row["x"], row["seeds"], row["deviation"] == "") for row in rows] == [
-        ("a", "2", False),
-        ("b", "1", True),
-    ]
 
 
 def test_ranks():
@@ -199,18 +168,3 @@ def test_choices_are_compared_by_their_means():
     # The best single trial is not of the best choice.
     assert best(trials, "top1").number == 12
     assert best(trials[:6], "loss").number == 2
-
-
-def test_choices_with_infinite_values():
-    times = {"a": (math.inf, math.inf), "b": (10.0, math.inf), "c": (900.0, 800.0)}
-    found = groups(repeated(times), "target_s")
-    assert [group.values["x"] for group in found] == ["c", "b", "a"]
-    assert [group.deviation is None for group in found] == [False, True, True]
-
-
-def test_equal_choices_that_are_no_repetitions():
-    same = [Trial(i, {"x": "a"}, "complete", 0.5) for i in range(2)]
-    assert len(groups(same, "top1")) == 2  # without a seed
-    twice = [Trial(i, {"x": "a", "run.seed": "0"}, "complete", 0.5) for i in range(2)]
-    (group,) = groups(twice, "top1")
-    assert [trial.number for trial in group.trials] == [0]

@@ -44,7 +44,6 @@ GONE = dataclasses.replace(ENDED, evaluations=evaluations((0.7, 1.2), (0.1, None
         (0, "", DONE, "top1", ("complete", 0.9, "")),
         (0, "", DONE, "target_s", ("complete", 7.0, "")),
         (0, "", LATE, "target_s", ("complete", math.inf, "")),
-        (0, "", FURTHER, "ema_top1", ("complete", 0.92, "")),
         (0, "", FURTHER, "v2/loss", ("complete", 1.5, "")),
         (
             0,
@@ -59,10 +58,8 @@ GONE = dataclasses.replace(ENDED, evaluations=evaluations((0.7, 1.2), (0.1, None
         (PREEMPTED, "prune", TrialFiles(), "top1", ("pruned", None, "")),
         (MISTAKE, "", ILL, "top1", ("diverged", 0.0, ILL.unhealthy)),
         (MISTAKE, "", ENDED, "top1", ("diverged", 0.65, ENDED.unhealthy)),
-        (MISTAKE, "", ENDED, "loss", ("diverged", 1.5, ENDED.unhealthy)),
         (MISTAKE, "", ENDED, "v2/top1", ("diverged", 0.4, ENDED.unhealthy)),
         (MISTAKE, "", ENDED, "target_s", ("diverged", math.inf, ENDED.unhealthy)),
-        (MISTAKE, "", GONE, "top1", ("diverged", 0.1, ENDED.unhealthy)),
         (MISTAKE, "", GONE, "loss", ("diverged", math.inf, ENDED.unhealthy)),
         (MISTAKE, "", TrialFiles(), "top1", ("failed", None, "words")),
     ],
@@ -81,14 +78,6 @@ def test_ends_without_a_value():
     killed = after(row, -9, "", TrialFiles(), "top1", "words")
     assert killed.state == "failed"
     assert "9" in killed.error
-
-
-def test_evaluations_that_are_not_finite_count_as_the_worst():
-    seen = TrialFiles(evaluations=evaluations((0.5, 1.0), (None, None), (0.7, math.nan)))
-    assert seen.values("top1") == [0.5, 0.0, 0.7]
-    assert seen.values("loss") == [1.0, math.inf, math.inf]
-    assert seen.values("target_s") == pytest.approx([0.5, math.inf, 0.3])
-    assert seen.values("v2/top1") == [0.0] * 3
 
 
 def test_a_directory_at_all_times_of_its_life(tmp_path):

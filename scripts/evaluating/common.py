@@ -1,17 +1,18 @@
-"""Flags of scripts/evaluate.py and scripts/predict.py for the preparation of images."""
+"""What scripts/evaluate.py and scripts/predict.py share: flags, exit codes, progress, output."""
 
 import argparse
 import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
+from largebatch.files import replacing
 from largebatch.training.memory import is_exhausted
 
 _MAX_SIDE = 2**14
@@ -94,3 +95,39 @@ def _numbers(text: str) -> tuple[float, ...]:
     if not found or not all(map(math.isfinite, found)):
         raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}")
     return found
+
+
+@contextlib.contextmanager
+def progress(images: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error if that is a terminal."""
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    screen = RichConsole(stderr=True)
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task("images", total=images)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextlib.contextmanager
+def json_lines(target: str | None) -> Iterator[Callable[[str], object]]:
+    """Yield what writes a line of JSON: to a file, to standard output for ``-``, or nowhere."""
+    if target is None:
+        yield lambda line: None
+    elif target == "-":
+        yield lambda line: print(line, flush=True)
+    else:
+        with replacing(Path(target)) as stream:
+            yield lambda line: stream.write(f"{line}\n".encode())
+
+
+def unreadable(file: str) -> str:
+    """Return why a file cannot be read; '' if it can."""
+    try:
+        open(file, "rb").close()
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return ""

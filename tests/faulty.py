@@ -1,6 +1,6 @@
-"""train.py with a fault, for tests and measurements.
+"""train.py with a fault, for tests with real processes.
 
-    scripts/benchmarks/faulty.py FAULT PROCESS VALUE -- ARGUMENTS OF TRAIN.PY
+    tests/faulty.py FAULT PROCESS VALUE -- ARGUMENTS OF TRAIN.PY
 
 FAULT happens in process PROCESS alone: ``slow`` makes every microbatch except the last of a step
 VALUE seconds longer, ``fail`` raises an error in step VALUE, ``hang`` waits there, ``none``

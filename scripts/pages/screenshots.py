@@ -1,7 +1,7 @@
 """Take screenshots of a report for the documentation: light, dark and on a phone.
 
     python train.py
-    python scripts/plots/report_images.py runs/digits
+    python scripts/pages/screenshots.py runs/digits
 
 It needs Chromium on PATH and writes report_light.png, report_dark.png and report_phone.png to
 docs/images.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.tools.report import write
+from largebatch.tools.report import page
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 _SHOTS = (("light", 1, 1200, 1500), ("dark", 0, 1200, 2350), ("phone", 1, 390, 1700))
@@ -43,7 +43,7 @@ def shoot(run: Path, images: Path) -> None:
     if browser is None:
         raise UserError("chromium: expected on PATH, not found; use apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder:
-        write.report([run], Path(folder))
+        page.report([run], Path(folder))
         for name, scheme, width, height in _SHOTS:
             frame = Path(folder) / f"{name}.html"
             frame.write_text(_FRAME.format(width, height))

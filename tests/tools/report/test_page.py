@@ -7,7 +7,10 @@ from importlib import resources
 
 import pytest
 
-from largebatch.tools.report.write import report
+from largebatch.tools.report.page import report
+from largebatch.tools.report.trials import axis_of
+from largebatch.tools.sweep import results
+from largebatch.tools.sweep.results import write_importance
 from tests.tools.report import made_up
 
 VOID = {"meta", "input", "br", "link", "img"}
@@ -77,21 +80,16 @@ def checked(path):
 
 def test_one_run_with_every_figure(page_path):
     path = page_path
-    assert path.name == "report.html"
-    assert (path.parent.name, path.parent.parent.name) == (
-        "report",
-        "a run with a rather long name",
-    )
+    assert path.parts[-3:] == ("a run with a rather long name", "report", "report.html")
     found = checked(path)
     words = " ".join(found.words)
-    for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200"):
+    for expected in ("85.47\u00a0%", "after step 20", "1 × H200", "lars, flavour mlperf"):
         assert expected in words
     titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
     titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
     titles += ("BatchNorm variances: drift", "Where the time went", "8 events")
     titles += ("Configuration",)
     assert set(titles) <= set(found.words)
-    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
 def test_several_runs(tmp_path):
@@ -119,11 +117,6 @@ def test_several_runs(tmp_path):
     assert {"seeds", "s0-trust_ratio"} <= set(data(path))
 
 
-def test_runs_of_similar_names_have_figures_of_their_own(tmp_path):
-    path, _ = report([made_up.write(tmp_path / name) for name in ("a+1", "a_1")])
-    assert {"a_1-0-trust_ratio", "a_1-1-trust_ratio"} <= set(data(path))
-
-
 def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
     why = "the loss of step 26 is nan; lower schedule.peak=1000"
     events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
@@ -141,20 +134,6 @@ def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
     assert [(m["x"]["samples"], m["bad"], m["text"]) for m in loss["marks"]] == [
         ([2600], True, "failed, step 26")
     ]
-    # Of a failure that left no reason, the page says so.
-    bare = made_up.write(tmp_path / "two", events=[], summary=failed, metrics=metrics)
-    (box,) = re.findall(r'<p class="failure".*?</p>', report([bare])[0].read_text())
-    assert "events.jsonl has no reason" in box
-
-
-def test_constants_are_a_sentence_and_few_rows_are_no_map(tmp_path):
-    folder = made_up.write(tmp_path / "one")
-    made_up.jsonl(folder / "layers.jsonl", made_up.layers()[:7])
-    path, _ = report([folder])
-    assert [panel["title"] for panel in data(path)["schedule"]["panels"]] == ["learning rate"]
-    assert "Constant: momentum 0.9, batch 100 images, image size 8 px." in path.read_text()
-    assert "trust_ratio" not in data(path)
-    assert "need 8 rows of layers.jsonl; this run has 7" in path.read_text()
 
 
 def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
@@ -217,51 +196,15 @@ def test_everything_of_a_run_is_escaped(tmp_path):
         assert evil in words
 
 
-@pytest.mark.parametrize("kept", ["metrics.jsonl", "config.json", "events.jsonl"])
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "config.json"])
 def test_remains_make_a_page(tmp_path, kept):
-    folder = made_up.write(tmp_path / "one")
+    folder = made_up.write(tmp_path / "one", metrics=[{"step": 1, "samples": 9, "loss": 2.0}])
     for path in folder.iterdir():
         if path.name != kept:
             path.unlink()
-    if kept == "metrics.jsonl":
-        made_up.jsonl(folder / kept, [{"step": 1, "samples": 9, "loss": 2.0}])
     words = checked(report([folder])[0]).words
     assert "unfinished" in words
     assert "There is no layers.jsonl." in words
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
-    metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
-    metrics[50_000]["loss"] = 5e3
-    folder = made_up.write(tmp_path / "one", metrics=metrics, events=[])
-    (folder / "layers.jsonl").unlink()
-    path, _ = report([folder])
-    assert path.stat().st_size < 3e6
-    # The spike is there, on a logarithmic axis.
-    (panel,) = data(path)["loss"]["panels"]
-    assert panel["log"]
-    assert max(panel["lines"][0]["y"]) == 5e3
-
-
-def test_there_is_no_section_without_content(tmp_path):
-    """Few rows of layers, or none, are no section."""
-    for count in (0, 3):
-        folder = made_up.write(tmp_path / str(count))
-        made_up.jsonl(folder / "layers.jsonl", made_up.layers()[:count])
-        text = report([folder])[0].read_text()
-        assert 'id="layers"' not in text
-        assert 'id="norms"' not in text
-
-
-@pytest.mark.parametrize(("classes", "shown"), [(2, False), (5, False), (6, True)])
-def test_top_5_is_shown_for_more_than_five_classes(tmp_path, classes, shown):
-    folders = [made_up.write(tmp_path / name) for name in "ab"]
-    for folder in folders:
-        about = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(about | {"facts": {"classes": classes}}))
-    for some in (folders[:1], folders):
-        assert ("top-5" in report(some, tmp_path / "out")[0].read_text()) == shown
 
 
 def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
@@ -276,15 +219,34 @@ def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
     assert "best top-1" not in report([made_up.write(tmp_path / "b")])[0].read_text()
 
 
-def test_failures_of_a_comparison_are_one_table_below_the_results(tmp_path):
-    events = [made_up.event("unhealthy", 20, 26, why="the loss of step 26 is nan")]
-    failed = made_up.SUMMARY | {"status": "failed"}
-    folders = [
-        made_up.write(tmp_path / "a"),
-        *(made_up.write(tmp_path / name, events=events, summary=failed) for name in "bc"),
-    ]
-    path, _ = report(folders)
-    text = path.read_text().partition('<details class="run">')[0]
-    assert "2 of 3 runs failed" in text
-    assert text.count("the loss of step 26 is nan") == 2
-    assert text.index(">status<") < text.index("2 of 3 runs failed")
+def test_a_sweep_is_drawn_and_its_results_are_read_once(tmp_path, monkeypatch):
+    rows = ["trial,schedule.peak,optimizer.name,state,value,top1,loss,step,seconds,error"]
+    for number, (peak, name) in enumerate(((0.5, "lars"), (8.0, "sgd"), (2.0, "lars"))):
+        folder = tmp_path / "trials" / f"{number:04}"
+        made_up.write(folder, schedule__peak=peak, optimizer__name=name)
+        value = "" if number == 1 else 0.5 + number / 10
+        rows.append(f"{number},{peak},{name},{'complete' if value else 'pruned'},{value},,,,,")
+    (tmp_path / "sweep.json").write_text('{"objective": "top1"}')
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    write_importance(tmp_path, {"schedule.peak": 0.75, "optimizer.name": 0.25})
+    read = []
+    original = results.read_results
+    monkeypatch.setattr(results, "read_results", lambda path: read.append(path) or original(path))
+    path, runs = report([*(tmp_path / "trials").iterdir()])
+    assert read == [tmp_path]
+    assert sorted(run.status for run in runs) == ["complete", "complete", "pruned"]
+    words = checked(path).words
+    assert {"Importance of the axes", "75.0", "70.00 %"} <= {
+        w.replace("\u00a0", " ") for w in words
+    }
+    # Two trials have a value; the better one is drawn last, from the upper end of the objective.
+    drawn = re.findall(r'<polyline points="(.*?)"', path.read_text())
+    assert [line.split()[-1].split(",")[1] for line in drawn] == ["310.0", "30.0"]
+
+
+def test_numbers_of_one_unit_share_a_scale_and_words_get_places():
+    axis = axis_of("x", ["1 epochs", "10 epochs", "100 epochs"])
+    assert axis.places == pytest.approx((0, 0.5, 1))  # logarithmic
+    assert axis_of("x", ["1", "2", "5"]).places == pytest.approx((0, 0.25, 1))
+    assert axis_of("x", ["5 epochs", "40 %"]) == ("x", (1, 0), ((0, "40 %"), (1, "5 epochs")))
+    assert axis_of("x", ["3"]).places == (0.5,)

@@ -1,1 +1,0 @@
-"""Plots for the documentation, from records."""
