@@ -249,8 +249,14 @@ def study(request: Request, name: str, **limits: float) -> Study:
       **limits: as of ``compile_step``.
 
     Raises:
+      ConfigError: the devices are several TPU slices.
       CompileError: as of ``compile_step``, or this compiler's schedule cannot be read.
     """
+    if request.topology.slices > 1:
+        raise ConfigError(
+            f"topology {request.topology.text!r}: collectives between slices are not read; use one "
+            "slice, or --all, which compiles for several"
+        )
     compiled = compile_step(request, **limits)
     module = hlo.parse(compiled.hlo)
     found = schedule.read(module, compiled.buckets, compiled.totals, compiled.head_flops)

@@ -5,22 +5,36 @@ of gradient bytes in all-reduces that are asynchronous and have at least one bac
 between start and done. The second weighs it by estimated times. With a sharded update there are
 reduce-scatters instead of all-reduces, and all-gathers for the parameters.
 
-The forms of collectives are in ``spans``. One that crosses TPU slices counts from the reduction in
-a slice to the end of the all-gather; of it the transfer between slices is asynchronous.
+Compilers write collectives in these forms:
+
+- ``all-reduce``, ``reduce-scatter``, ``all-gather``: synchronous; as ``-start`` and ``-done``
+  asynchronous; also wrapped by ``async-start``, ``async-update``, ``async-done``.
+- On TPUs fused with computations, which carry a collective forward step by step (asynchronous
+  collective fusion).
+- On TPUs with SparseCores as a program of theirs: ``call-start``, ``call-update``, ``call-done``.
+
+Those that cross TPU slices are not read.
 """
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.network import all_reduce_s
-from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
-from largebatch.planning import costs, spans
+from largebatch.parallel.timeline import Compute, Done, Start, replay
+from largebatch.planning import costs
 from largebatch.planning.hlo import Array, Instruction, Module
 
 # Elements to whose multiple a TPU pads an array: of one row, or one that it cuts into parts.
 _TILES = (128, 1024)
+_BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")
+_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async|call)-done")
+_PASSED_ON = re.compile("(async|call)-update|get-tuple-element|bitcast|opt-barrier|fusion")
+# On some TPUs a collective may be fused with computations, which carry it forward step by step.
+_FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_FUSED_SCATTER = "all-reduce-scatter"  # name of a TPU's fused computation that returns a part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +114,7 @@ def read(
     counts, found = [], []
     for place, instruction in enumerate(order):
         counts.append(backward)
-        reduced = spans.started(module, instruction)
+        reduced = _started(module, instruction)
         if reduced is not None:
             found.append(_Found(place, before, instruction, reduced))
         for product in costs.products(module, instruction):
@@ -109,20 +123,7 @@ def read(
                 # One of unknown origin belongs to backward once that has begun.
                 unknown = product.is_backward is None
                 backward += backward > 0 if unknown else product.is_backward
-    ends = spans.ends(module, order)
-    gathers = [each.instruction for each in found if each.opcode == "all-gather"]
-    links = spans.between_slices(module, order, gathers)
-    places = {instruction.name: place for place, instruction in enumerate(order)}
-    ends |= {
-        reduction: max(ends.get(name, places[name]) for name in names)
-        for reduction, names in links.items()
-    }
-    linked = {name for names in links.values() for name in names}
-    found = [
-        dataclasses.replace(each, is_between_slices=each.instruction.name in links)
-        for each in found
-        if each.instruction.name not in linked
-    ]
+    ends = _ends(module, order)
     wanted = _Gradients(gradients, totals)
     arrays = [each.arrays(module) for each in found]
     sizes = [sum(array.nbytes for array in of) for of in arrays]
@@ -202,22 +203,17 @@ class _Found:
     instruction: Instruction
     inner: Instruction
     """The collective itself, which the instruction may wrap."""
-    is_between_slices: bool = False
-    """Whether this is the reduction in a slice whose result is summed over all slices."""
 
     @property
     def opcode(self) -> str:
-        if self.is_between_slices:
-            return "all-reduce"
-        if spans.is_fused_scatter(self.instruction):
+        if _is_fused_scatter(self.instruction):
             return "reduce-scatter"
         return self.inner.opcode.removesuffix("-start")
 
     @property
     def may_pad(self) -> bool:
         """Whether it is one of the forms for which a TPU's compiler pads arrays."""
-        wraps = self.instruction.opcode in ("fusion", "call-start", "call-update")
-        return wraps or self.is_between_slices
+        return self.instruction.opcode in ("fusion", "call-start", "call-update")
 
     @property
     def groups(self) -> str:
@@ -238,15 +234,75 @@ class _Found:
         return list(results[-count:] if len(results) > count else results)
 
 
+def _started(module: Module, instruction: Instruction) -> Instruction | None:
+    """Return the collective that an instruction starts: itself, or the one that it wraps.
+
+    A SparseCore's program is called by ``call-start``, often before its operands exist; then it
+    waits for them, and ``call-update`` hands them over. The collective starts there.
+    """
+    if _BEGINS.fullmatch(instruction.opcode):
+        return instruction
+    caller = instruction
+    if instruction.opcode == "call-update":
+        caller = module.instructions[instruction.operands[0]]
+        if caller.opcode != "call-start" or caller.operands:
+            return None  # of a program that has its operands already
+    elif instruction.opcode == "call-start":
+        if not instruction.operands:
+            return None
+    elif not (
+        instruction.opcode == "async-start"
+        or _is_fused_scatter(instruction)
+        or _holds(module, instruction, _FUSED_START)
+    ):
+        return None
+    wrapped = (i for i in module.within(caller) if _BEGINS.fullmatch(i.opcode))
+    return next(wrapped, None)
+
+
+def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
+    """Return the position of the end of each asynchronous start, by name."""
+    found = {}
+    for place, instruction in enumerate(order):
+        if _ENDS.fullmatch(instruction.opcode) or _holds(module, instruction, _FUSED_DONE):
+            found[_source(module, instruction)] = place
+    return found
+
+
+def _source(module: Module, instruction: Instruction) -> str:
+    """Return the start whose result an end reads, or "".
+
+    The search goes through instructions that pass the result on. It is breadth-first: a step of a
+    TPU's fused collective also reads operands of its own.
+    """
+    waiting, seen = deque(instruction.operands), set()
+    while waiting:
+        read = module.instructions[waiting.popleft()]
+        if _started(module, read) is not None:
+            return read.name
+        if _PASSED_ON.fullmatch(read.opcode) and read.name not in seen:
+            seen.add(read.name)
+            waiting.extend(read.operands)
+    return ""
+
+
+def _is_fused_scatter(instruction: Instruction) -> bool:
+    """Whether a fusion reduces an array and returns the device's part of it."""
+    return instruction.opcode == "fusion" and instruction.called[0].startswith(_FUSED_SCATTER)
+
+
+def _holds(module: Module, instruction: Instruction, target: str) -> bool:
+    return instruction.opcode == "fusion" and any(
+        inner.target == target for inner in module.within(instruction)
+    )
+
+
 def operations(
     module: Module, schedule: Schedule, cluster: Cluster
 ) -> list[Compute | Start | Done]:
     """Return the step as a program of one compute and one network stream, with estimated times."""
     starts = {each.start: each for each in schedule.collectives}
-    ends: dict[int, list[Collective]] = {}  # a gather can end several reductions
-    for each in schedule.collectives:
-        if each.is_async:
-            ends.setdefault(each.done, []).append(each)
+    ends = {each.done: each for each in schedule.collectives if each.is_async}
     made: list[Compute | Start | Done] = []
     for place, instruction in enumerate(module.in_order()):
         if place in starts:
@@ -257,7 +313,7 @@ def operations(
             if not each.is_async:
                 made.append(Done(each.name))
         elif place in ends:
-            made += [Done(each.name) for each in ends[place]]
+            made.append(Done(ends[place].name))
         else:
             length = costs.seconds(module, instruction, cluster.hardware)
             if length:
@@ -281,7 +337,7 @@ class Estimate:
 
 def estimate(module: Module, schedule: Schedule, cluster: Cluster) -> Estimate:
     """Replay the schedule on a cluster."""
-    timeline: Timeline = replay(operations(module, schedule, cluster))
+    timeline = replay(operations(module, schedule, cluster))
     carrying = {each.name: each.gradient_bytes for each in schedule.gradients}
     hidden = sum(carrying.get(t.name, 0) * t.hidden_share for t in timeline.transfers)
     return Estimate(

@@ -61,12 +61,14 @@ def test_cudnns_backward_calls_have_the_flops_of_their_forward_convolution():
     assert forward.is_backward
 
 
-def test_a_matrix_product_of_a_library_and_one_with_batches_have_two_flops_a_multiply_add():
+def test_matrix_products_have_two_flops_a_multiply_add():
+    """Of a library, with batches, and as TPUs write them: a convolution without axes."""
     call = '%c = (f32[6,7]{1,0}, s8[99]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm"'
     text = module(
         f"  {call}",
         "  %d = f32[5,6,7]{2,1,0} dot(%e, %f), lhs_batch_dims={0}, lhs_contracting_dims={2}, "
         "rhs_batch_dims={0}, rhs_contracting_dims={1}",
+        "  %t = f32[6,7]{1,0} convolution(%a, %b), dim_labels=bf_io->bf",
         arrays=[
             ("a", "bf16[6,8]"),
             ("b", "bf16[8,7]"),
@@ -77,22 +79,14 @@ def test_a_matrix_product_of_a_library_and_one_with_batches_have_two_flops_a_mul
     found = hlo.parse(text)
     (library,) = costs.products(found, found.instructions["c"])
     (batched,) = costs.products(found, found.instructions["d"])
+    (tpus,) = costs.products(found, found.instructions["t"])
     assert library.flops == pytest.approx(2 * 6 * 7 * 8, rel=1e-12)  # a square root of exact sizes
     assert batched.flops == pytest.approx(2 * 5 * 6 * 7 * 8, rel=1e-12)
     assert (library.dtype, batched.dtype) == ("bfloat16", "float32")
+    assert tpus.flops == 2 * 6 * 7 * 8
     assert not library.is_convolution
+    assert not tpus.is_convolution
     assert library.is_backward is None
-
-
-def test_a_product_that_tpus_write_as_a_convolution_without_axes_is_a_matrix_product():
-    text = module(
-        "  %c = f32[6,7]{1,0} convolution(%a, %b), dim_labels=bf_io->bf",
-        arrays=[("a", "bf16[6,8]"), ("b", "bf16[8,7]")],
-    )
-    found = hlo.parse(text)
-    (product,) = costs.products(found, found.instructions["c"])
-    assert not product.is_convolution
-    assert product.flops == 2 * 6 * 7 * 8
 
 
 def fusion(*body):

@@ -7,12 +7,11 @@ import tomllib
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import HARDWARE, Cluster, cluster_in, machine
+from largebatch.parallel.clusters import HARDWARE, Cluster
 from largebatch.planning.calibration import table
 from largebatch.planning.prediction import (
     Segment,
     Workload,
-    construction_s,
     fitted_text,
     known_clusters,
     load_fitted,
@@ -55,26 +54,6 @@ def test_the_fitted_network_is_taken_as_it_was_fitted(cluster, dtype):
     assert predict(given, cluster) == predict(WORKLOAD, cluster)
 
 
-@pytest.mark.slow
-def test_other_networks_go_by_their_flops_bytes_and_gradients():
-    base = predict(WORKLOAD, "abci")
-
-    def ratio(name="resnet50", dtype="float16"):
-        found = predict(dataclasses.replace(WORKLOAD, network=network(name, dtype=dtype)), "abci")
-        assert found.high_s / found.clock_s == pytest.approx(math.exp(load_fitted().unseen_error))
-        return (found.compute_s / base.compute_s, found.optimizer_s / base.optimizer_s)
-
-    # 11.5 against 4.1 GFLOP forward, with traffic that grows less than the FLOPs.
-    compute, update = ratio(name="resnet152")
-    assert 1 < compute < 11.5 / 4.1 * 1.1
-    assert update == pytest.approx(60_192_808 / 25_557_032, rel=EXACT)  # exactly the parameters
-    # 15.7 TFLOP/s instead of 125, where half precision is bound by memory: published programs train
-    # some 390 images/s in float32 and 1,376 in float16.
-    compute, update = ratio(dtype="float32")
-    assert 2.5 < compute < 4.5
-    assert update == pytest.approx(1, rel=EXACT)
-
-
 def test_microbatches_cost_an_overhead_each():
     one, four = (predict(with_segment(images_per_device=640, passes=p), "abci") for p in (1, 4))
     parameters, year = load_fitted().parameters, table().rounds["v0.6"]
@@ -102,53 +81,54 @@ def test_every_named_cluster_has_predictions():
         assert 1e-3 < found.step_s < min(1, again.step_s) < 4 * found.step_s, name
 
 
-@pytest.mark.slow
 def test_directions():
     base = predict(WORKLOAD, "abci")
+    float32 = predict(dataclasses.replace(WORKLOAD, network=network(dtype="float32")), "abci")
     longer = [
+        float32,
         predict(with_segment(images_per_device=41), "abci"),
         predict(with_segment(devices=4096), "abci"),
         predict(with_segment(image_size=256), "abci"),
         predict(dataclasses.replace(WORKLOAD, wire_bytes=4), "abci"),
-        predict(
-            dataclasses.replace(WORKLOAD, network=network("resnet101", dtype="float16")), "abci"
-        ),
-        predict(dataclasses.replace(WORKLOAD, network=network(dtype="float32")), "abci"),
-        predict(with_segment(passes=4), "abci"),
         predict(WORKLOAD, "abci", algorithm="ring"),
         predict(WORKLOAD, "abci", round="v0.5"),
-        predict(WORKLOAD, "abci", input_images_per_s=500.0),
     ]
     assert all(each.step_s > base.step_s for each in longer)
-    starved = longer[-1]
-    assert starved.step_s - starved.straggler_s == pytest.approx(40 / 500, rel=EXACT)
-    assert predict(WORKLOAD, "abci", input_images_per_s=5000.0) == base
     assert predict(WORKLOAD, "dgx1-v100").exposed_s < base.exposed_s  # no oversubscription
     assert predict(WORKLOAD, "dgx-h100").clock_s < base.clock_s
+    # 15.7 TFLOP/s instead of 125, where half precision is bound by memory: published programs train
+    # some 390 images/s in float32 and 1,376 in float16.
+    assert 2.5 < float32.compute_s / base.compute_s < 4.5
+    assert float32.optimizer_s == pytest.approx(base.optimizer_s, rel=EXACT)
+    assert float32.high_s / float32.clock_s == pytest.approx(math.exp(load_fitted().unseen_error))
 
 
-def test_the_rules_of_v05_put_construction_on_the_clock():
+@pytest.mark.slow
+def test_another_network_goes_by_its_flops_bytes_and_gradients():
+    base = predict(WORKLOAD, "abci")
+    larger = dataclasses.replace(WORKLOAD, network=network("resnet152", dtype="float16"))
+    found = predict(larger, "abci")
+    # 11.5 against 4.1 GFLOP forward, with traffic that grows less than the FLOPs.
+    assert 1 < found.compute_s / base.compute_s < 11.5 / 4.1 * 1.1
+    parameters = 60_192_808 / 25_557_032
+    assert found.optimizer_s / base.optimizer_s == pytest.approx(parameters, rel=EXACT)
+
+
+def test_construction_is_before_the_clock_except_by_the_rules_of_v05():
     base = predict(WORKLOAD, "abci")
     found = predict(WORKLOAD, "abci", construction_on_clock=True)
-    cluster = cluster_in(machine("abci"), 2048)
-    assert found.clock_s - base.clock_s == pytest.approx(
-        construction_s(cluster, 25_557_032, "same_seed"), rel=1e-9
-    )
+    assert found.clock_s - base.clock_s == pytest.approx(2.5 + 25_557_032 / 50e6, rel=1e-9)
     assert found.total_s == base.total_s
     assert base.start_up_s == 20.8  # published, with the same seed
     assert predict(with_segment(devices=4096), "tpu-v4").start_up_s == 137.5
-
-
-def test_sending_the_weights_costs_what_the_network_takes():
-    more = [
-        predict(with_segment(devices=devices), "abci", initialization="broadcast").start_up_s - 20.8
-        for devices in (4, 64, 2048, 4096)
+    sent = [
+        predict(with_segment(devices=devices), "abci", initialization="broadcast").start_up_s
+        for devices in (1, 4, 64, 2048, 4096)
     ]
-    assert more == sorted(set(more))
+    assert sent[0] == 20.8
+    assert sent == sorted(set(sent))
     # 102 MB once over a node's links, once over the network: 18 ms at least, and no second.
-    assert 4 * 25_557_032 * (1 / 150e9 + 1 / 6.25e9) <= more[-1] < 0.2
-    alone = predict(with_segment(devices=1), "abci", initialization="broadcast")
-    assert alone.start_up_s == 20.8
+    assert 4 * 25_557_032 * (1 / 150e9 + 1 / 6.25e9) <= sent[-1] - 20.8 < 0.2
 
 
 def test_the_parameters_survive_their_file():
@@ -162,11 +142,9 @@ def test_the_parameters_survive_their_file():
     ("workload", "name", "options", "words"),
     [
         (WORKLOAD, "abc", {}, "'abci'"),
-        (WORKLOAD, "h200-node", {}, "'h200-node'.*2048"),
         (WORKLOAD, "abci", {"round": "v9"}, "round: .*'v9'"),
-        (WORKLOAD, "dgx-h100", {"algorithm": "torus"}, "'torus'"),
         (with_segment(steps=0), "abci", {}, r"segments\[0\]\.steps: .* got 0"),
-        (with_segment(devices=6), "abci", {}, "6 devices of v100"),
+        (dataclasses.replace(WORKLOAD, segments=()), "abci", {}, "workload.segments"),
     ],
 )
 def test_impossible_runs_are_refused(workload, name, options, words):

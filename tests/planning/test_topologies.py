@@ -41,27 +41,21 @@ def test_names_become_devices(text, devices, processes, platform, shape):
 
 @pytest.mark.usefixtures("everything_installed")
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("v10:4", "'v100'"),
-        ("tpu:v5:2x2", "'v5p'|'v5e'"),
-        ("v100:6", "use 4 or 8"),
-        ("v100:0", "v100:N"),
-        ("tpu:v5p:16x16", "tpu:v5p:4x4x4"),
-        ("tpu:v3:4x4x4", "2 axes"),
-        ("tpu:v6e:4x4x0slices", "2 axes"),
-        ("tpu:v5e:32x64", "at most 256 .* 2048"),
+        *("v10:4", "v100:6", "v100:0", "v100:65540"),
+        *("tpu:v5:2x2", "tpu:v5p:16x16", "tpu:v6e:4x4x0slices", "tpu:v5e:32x64"),
     ],
 )
-def test_impossible_names_are_refused(text, words):
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_impossible_names_are_refused(text):
+    with pytest.raises(ConfigError, match=re.escape(repr(text))):
         open_topology(text)
-    assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "present", "extra"),
     [
+        ("h100:8", ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc"), ""),
         # CUDA 13 does not support the V100.
         ("v100:4", ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc"), "compile-gpu"),
         ("h100:8", ("jax-cuda12-pjrt", "jax-cuda12-plugin"), "compile-gpu"),  # no assembler
@@ -71,19 +65,11 @@ def test_impossible_names_are_refused(text, words):
 def test_an_absent_compiler_is_named_with_its_extra(monkeypatch, text, present, extra):
     monkeypatch.setattr(topologies, "_installed", lambda distribution: distribution in present)
     monkeypatch.delenv("CUDA_DIR", raising=False)
+    if not extra:
+        assert open_topology(text).devices == 8
+        return
     with pytest.raises(ConfigError, match=rf"pip install -e '.\[{extra}\]'"):
         open_topology(text)
-
-
-def test_either_cuda_compiles_for_an_h100(monkeypatch):
-    present = ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc")
-    monkeypatch.setattr(topologies, "_installed", lambda distribution: distribution in present)
-    assert open_topology("h100:8").devices == 8
-
-
-def test_the_process_that_compiles_touches_no_accelerator_and_has_the_fake_devices():
-    environment = open_topology("cpu:3").child_environment()
-    assert environment == {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"}
 
 
 @pytest.mark.parametrize("name", topologies.GPUS)

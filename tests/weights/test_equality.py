@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from largebatch.models import Model
-from largebatch.weights import export, hub, read, reading, verification
+from largebatch.weights import WeightsError, export, hub, read, reading, verification
 from tests.weights.samples import SMALL, TINY, same, sample
-from tests.weights.torchvision_stand_in import import_timm
 
 LIMIT = 1e-4
 NETWORKS = {
@@ -41,8 +40,6 @@ CASES = [
 
 
 def needs(library):
-    if library == "timm":
-        import_timm()
     pytest.importorskip(library, reason=f"{library} is not installed")
 
 
@@ -146,6 +143,19 @@ def test_weights_of_the_library(network, library, tmp_path):
     for key, array in state.items():
         if not key.endswith("num_batches_tracked"):
             np.testing.assert_array_equal(arrays[key], array, strict=True)
+
+
+def test_the_lines_for_torchvision_verify_its_files(tmp_path, monkeypatch):
+    needs("torchvision")
+    model = Model("resnet18", classes=3)
+    written = export(sample(model), tmp_path / "it's.safetensors", "torchvision")
+    assert "logits differ by" in verification.verify(written)
+    monkeypatch.setattr(verification, "check_read_back", lambda _: None)
+    for seed, factor in ((5, 1), (0, np.nan)):
+        other = sample(model, seed=seed)
+        other.params["head"]["bias"][:] *= factor
+        with pytest.raises(WeightsError, match="not what was exported"):
+            verification.verify(dataclasses.replace(written, weights=other))
 
 
 def test_timm_builds_a_network_that_it_has_no_name_for(tmp_path):

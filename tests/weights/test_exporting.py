@@ -3,8 +3,6 @@
 import dataclasses
 import errno
 import importlib.util
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -16,31 +14,15 @@ from largebatch.weights import (
     format_of,
     names,
     read,
-    reading,
     verification,
     verify,
 )
 from tests.weights.samples import SMALL, TINY, sample
 
 
-@pytest.mark.parametrize(("depth", "entries"), [("resnet18", 122), ("resnet50", 320)])
-def test_the_number_of_names_is_that_of_torchvision(depth, entries):
-    """`len(torchvision.models.NAME().state_dict())`, with a counter for each BatchNorm."""
-    params, stats = names.shapes(Model(depth, classes=10))
-    for style in ("torchvision", "huggingface"):
-        found = {names.foreign_name(path, style) for path in params | stats}
-        norms = [name for name in found if name.endswith("running_var")]
-        assert len(found) + len(norms) == entries
-
-
 @pytest.mark.parametrize(
     ("path", "torchvision", "huggingface"),
     [
-        (
-            "stem/bn/var",
-            "bn1.running_var",
-            "resnet.embedder.embedder.normalization.running_var",
-        ),
         (
             "stages/1/blocks/0/downsample_conv/kernel",
             "layer2.0.downsample.0.weight",
@@ -51,7 +33,6 @@ def test_the_number_of_names_is_that_of_torchvision(depth, entries):
             "layer4.2.bn2.running_mean",
             "resnet.encoder.stages.3.layers.2.layer.1.normalization.running_mean",
         ),
-        ("head/kernel", "fc.weight", "classifier.1.weight"),
     ],
 )
 def test_names_in_other_libraries(path, torchvision, huggingface):
@@ -81,39 +62,26 @@ def test_formats_of_paths(target, requested, form, tmp_path):
             format_of(tmp_path / target, requested)
 
 
-def test_files_are_replaced_only_with_force(tmp_path):
-    path = tmp_path / "deep" / "x.safetensors"
-    export(sample(seed=1), path, "torchvision")
-    before = path.read_bytes()
-    with pytest.raises(WeightsError, match="--force"):
-        export(sample(seed=2), path, "torchvision")
-    assert path.read_bytes() == before
-    export(sample(seed=2), path, "torchvision", force=True)
-    assert path.read_bytes() != before
-    assert [p.name for p in path.parent.iterdir()] == ["x.safetensors"]
-
-
 def test_folders_are_replaced_only_with_force(tmp_path):
     export(sample(TINY), tmp_path, "huggingface")  # an empty one is free
     (tmp_path / "mine.txt").write_text("mine")
+    before = (tmp_path / "model.safetensors").read_bytes()
     with pytest.raises(WeightsError, match="--force"):
-        export(sample(TINY), tmp_path, "huggingface")
+        export(sample(TINY, seed=2), tmp_path, "huggingface")
+    assert (tmp_path / "model.safetensors").read_bytes() == before
     export(sample(TINY, seed=2), tmp_path, "huggingface", force=True)
+    assert (tmp_path / "model.safetensors").read_bytes() != before
     assert (tmp_path / "mine.txt").read_text() == "mine"
+    # Files of the previous format would be read beside the new tensors.
+    wide = sample(Model("resnet10", classes=3, width=64))
+    verification.check_read_back(export(wide, tmp_path, "timm", force=True))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"config.json", "model.safetensors", "mine.txt"}
     with pytest.raises(WeightsError, match="is a file"):
         export(sample(TINY), tmp_path / "mine.txt", "huggingface", force=True)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(WeightsError, match="is a run"):
         export(sample(TINY), tmp_path, "huggingface", force=True)
-
-
-def test_files_of_the_previous_format_are_removed(tmp_path):
-    weights = sample(Model("resnet10", classes=3, width=64))
-    export(weights, tmp_path, "huggingface")
-    assert (tmp_path / "preprocessor_config.json").is_file()
-    written = export(weights, tmp_path, "timm", force=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
-    verification.check_read_back(written)
 
 
 def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
@@ -176,37 +144,3 @@ def test_reading_back_finds_every_difference(tmp_path):
         with pytest.raises(WeightsError, match="was read back"):
             verification.check_read_back(dataclasses.replace(written, weights=other))
     assert "no such network" in verify(written)
-
-
-def test_the_lines_for_torchvision_verify_its_files(tmp_path, monkeypatch):
-    """A module of the same names replaces torchvision, which may be absent."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    from tests.weights.torch_reference import ResNet
-
-    models = types.SimpleNamespace(resnet18=lambda num_classes: ResNet(18, num_classes))
-    monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(models=models))
-    monkeypatch.setattr(verification.importlib.metadata, "version", lambda name: "0")
-    weights = sample(Model("resnet18", classes=3))
-    written = export(weights, tmp_path / "it's.safetensors", "torchvision")
-    assert "logits differ by" in verify(written)
-    for seed, factor in ((5, 1), (0, np.nan)):
-        other = sample(Model("resnet18", classes=3), seed=seed)
-        other.params["head"]["bias"][:] *= factor
-        monkeypatch.setattr(verification, "check_read_back", lambda _: None)
-        with pytest.raises(WeightsError, match="not what was exported"):
-            verify(dataclasses.replace(written, weights=other))
-
-
-def test_an_absent_library_is_named(tmp_path, monkeypatch):
-    written = export(sample(TINY), tmp_path / "x", "huggingface")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(WeightsError, match="pip install torch transformers"):
-        verify(written)
-
-
-def test_metadata_for_other_programs(tmp_path):
-    export(sample(), tmp_path / "x.safetensors", "torchvision")
-    _, texts = reading.read_safetensors(tmp_path / "x.safetensors")
-    assert texts["format"] == "pt"  # which transformers requires
-    assert texts["mean"] == "[100.0]"
-    assert "class 0 ä" in texts["classes"]

@@ -35,14 +35,10 @@ def test_another_number_of_classes_keeps_the_fresh_head():
     assert "9 classes" in text
 
 
-def test_other_names_of_classes_are_reported():
-    _, _, text = initial(sample(), *fresh(SMALL), classes=tuple("abcde"))
-    assert "other names" in text
-
-
-def test_the_types_are_those_of_the_run():
+def test_the_types_are_those_of_the_run_and_other_names_are_reported():
     params, stats = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), fresh(SMALL))
-    made, _, _ = initial(sample(), params, stats)
+    made, _, text = initial(sample(), params, stats, classes=tuple("abcde"))
+    assert "other names" in text
     assert made["head"]["bias"].dtype == jnp.bfloat16
 
 
@@ -55,7 +51,6 @@ def test_the_computation_of_the_stem_may_differ():
     ("run", "remedy"),
     [
         ({"width": 8}, r"\(3, 3, 1, 8\).*\(3, 3, 1, 4\).*width=4"),
-        ({"stem": "conv7"}, "model.stem=small"),
         ({"channels": 3}, "images of 1 channel"),
         ({"name": "resnet50"}, "model.name=resnet10"),
     ],

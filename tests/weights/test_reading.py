@@ -49,7 +49,11 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize("style", ["torchvision", "huggingface", "flax"])
 def test_a_file_without_metadata_has_the_usual_preprocessing(style, tmp_path):
     weights = sample(TINY)
-    found = read(written(tmp_path / "x.safetensors", foreign(weights, style)))
+    arrays = foreign(weights, style)
+    if style == "torchvision":  # with what wrappers for several devices and torch.compile add
+        arrays = {f"module._orig_mod.{name}": array for name, array in arrays.items()}
+        arrays["module._orig_mod.bn1.num_batches_tracked"] = np.asarray(5)
+    found = read(written(tmp_path / "x.safetensors", arrays))
     assert same(found, weights)
     assert found.model == TINY
     assert found.classes == ()
@@ -57,13 +61,6 @@ def test_a_file_without_metadata_has_the_usual_preprocessing(style, tmp_path):
     np.testing.assert_allclose(found.std, [58.395, 57.12, 57.375])
     assert (found.image_shape, found.evaluation_crop) == ((224, 224, 3), 0.875)
     assert (found.resampling, found.data) == ("antialias", "")
-
-
-def test_prefixes_of_wrappers_and_counters_are_ignored(tmp_path):
-    prefix = "module._orig_mod."
-    arrays = {prefix + name: array for name, array in foreign(sample(TINY)).items()}
-    arrays[f"{prefix}bn1.num_batches_tracked"] = np.asarray(5)
-    assert read(written(tmp_path / "x.safetensors", arrays)).model == TINY
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
@@ -90,15 +87,12 @@ def extra(name, *shape, dtype="f4"):
     ("change", "message"),
     [
         (without("layer3.4.bn2.running_var"), r"layer3\.4\.bn2\.running_var"),
-        (without("fc.weight"), "fc.weight"),
         (lambda arrays: arrays.clear(), "conv1.weight"),
         (extra("layer1.0.se.fc1.weight", 2), "squeeze-and-excitation"),
-        (extra("layer2.1.downsample.0.weight", 2), "downsample"),
         (extra("layer4.3.conv1.weight", 2), r"\(3, 4, 6, 4\)"),
         (extra("layer2.0.conv1.weight", 7, 16, 1, 1), r"layer2\.0\.conv1.*\(7, 16, 1, 1\)"),
         (extra("bn1.weight", 4, dtype="i4"), "int32"),
         (extra("conv1.weight", 4, 3, 5, 5), "7×7 .* 3×3"),
-        (extra("conv1.weight"), "7×7 .* 3×3"),
     ],
 )
 def test_every_array_is_accounted_for(change, message, tmp_path):
@@ -107,17 +101,6 @@ def test_every_array_is_accounted_for(change, message, tmp_path):
     with pytest.raises(WeightsError, match=message):
         read(written(tmp_path / "x.safetensors", arrays))
     error_of(tmp_path / "x.safetensors")
-
-
-def test_truncated_anywhere(exported, tmp_path):
-    path = tmp_path / "x.safetensors"
-    for size in (0, 7, 8, 500, len(exported) // 2, len(exported) - 1):
-        path.write_bytes(exported[:size])
-        error_of(path)
-
-
-def bias(**fields):
-    return lambda head: head["fc.bias"].update(fields)
 
 
 def text_of(name, value):
@@ -135,20 +118,17 @@ def model_with(**fields):
 @pytest.mark.parametrize(
     "change",
     [
-        bias(dtype="Q7"),
-        bias(data_offsets=[0, 1 << 40]),
         text_of("largebatch", "2"),
-        text_of("model", "[" * 100_000),
         text_of("model", '{"name": "resnet10"}'),
         text_of("classes", '["a"]'),
         text_of("mean", "[NaN]"),
         text_of("std", "[0]"),
-        text_of("image_shape", "[16, -1, 1]"),
+        text_of("image_shape", "[16, 0, 1]"),
+        text_of("image_shape", "[16, 16, 3]"),
         text_of("evaluation_crop", "1.5"),
         text_of("resampling", '"cubic"'),
-        text_of("data", "null"),
         lambda head: head["__metadata__"].pop("mean"),
-        model_with(name="resnet18"),
+        model_with(width=0),
         model_with(width=8),
         model_with(stem="conv7"),
     ],
@@ -163,11 +143,14 @@ def test_wrong_headers(change, exported, tmp_path):
     error_of(path)
 
 
-def test_any_single_byte_of_the_header(exported, tmp_path):
+def test_damage_of_the_header_or_a_short_file(exported, tmp_path):
     """Whatever a byte becomes, there are weights or one line; never another exception."""
     rng = np.random.default_rng(0)
     (size,) = struct.unpack("<Q", exported[:8])
     path, lines = tmp_path / "x.safetensors", []
+    for end in (0, 7, 8, 500, len(exported) - 1):
+        path.write_bytes(exported[:end])
+        error_of(path)
     for at, value in zip(rng.integers(8 + size, size=60), rng.integers(256, size=60), strict=True):
         content = bytearray(exported)
         content[at] = value
@@ -222,13 +205,6 @@ def test_a_state_dict(nest, tmp_path):
     path = tmp_path / "x.pth"
     torch.save({nest: state, "epoch": 3} if nest else state, path)
     assert same(read(path), weights)
-
-
-def test_a_pickle_of_something_else(tmp_path):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    for content in ([1, 2], {"epoch": 3}, {1: torch.ones(1)}):
-        torch.save(content, tmp_path / "x.pt")
-        error_of(tmp_path / "x.pt")
 
 
 def test_paths_without_weights(tmp_path):

@@ -12,7 +12,6 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze
 from largebatch.config.plan import resolve
 from largebatch.data import open_source
-from largebatch.data.source import MEAN, STD
 from largebatch.errors import CheckpointError
 from largebatch.training.state import Averages, TrainState
 from largebatch.weights import read
@@ -102,26 +101,6 @@ def test_the_best_is_of_the_weights_that_were_compared(ema, tmp_path):
         assert same(found, expected)
         assert ("averaged weights, by whose accuracy" in found.origin) == ema
     assert same(read(tmp_path), weights)  # the newest is that of the flag
-
-
-def test_classes_and_normalization_that_the_run_recorded(tmp_path):
-    checkpoint(tmp_path, 4)
-    written = {"classes": [f"n{i}" for i in range(10)], "mean": [1.5], "std": [2.5]}
-    (tmp_path / "config.json").write_text(json.dumps({"source": written}))
-    found = read(tmp_path)
-    assert found.classes == tuple(written["classes"])
-    assert (found.mean, found.std) == ((1.5,), (2.5,))
-
-
-def test_data_that_are_absent(tmp_path):
-    facts = dataclasses.replace(FACTS, image_shape=(32, 32, 3), classes=7)
-    data = {"source": f"folder:{tmp_path}/gone", "image_size": 32, "evaluation_crop": 0.75}
-    weights = checkpoint(tmp_path, 4, facts=facts, data=data)
-    found = read(tmp_path)
-    assert same(found, weights)
-    assert found.classes == ()
-    assert (found.mean, found.std) == (MEAN, STD)
-    assert (found.evaluation_crop, found.image_shape) == (0.75, (32, 32, 3))
 
 
 @pytest.mark.parametrize(

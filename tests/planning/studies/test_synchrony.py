@@ -11,12 +11,11 @@ import pytest
 from largebatch import parallel
 from largebatch.config import Facts
 from largebatch.config.plan import resolve
-from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.optim import Rates
-from largebatch.planning.stragglers import Policy, asynchronous, barrier, draws
+from largebatch.planning.stragglers import Policy, asynchronous, draws
 from largebatch.planning.studies import synchrony
-from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
+from largebatch.planning.studies.synchrony import Asynchronous, Setup, open_study
 from largebatch.training.rules import optimizer_of
 from largebatch.training.stage import Stage
 from largebatch.training.steps import Steps, model_of
@@ -131,21 +130,6 @@ def test_workers_that_are_not_counted_leave_the_mean_of_the_others(study, batche
     assert error(parts_of(again), together) < EQUAL
 
 
-def test_a_policy_that_leaves_nothing_out_waits_for_all(study):
-    waited, curve = study.trained(Policy(), 0)
-    never = Policy(deadline=1e6, microbatches=SETUP.microbatches)
-    for policy in (never, Policy(ignored=0, backup=True)):
-        state, same = study.trained(policy, 0)
-        assert identical(state, waited)
-        np.testing.assert_array_equal(same.seconds, curve.seconds)
-    for seed in (0, 1):
-        state, faster = study.trained(Policy(ignored=1), seed)
-        again, _ = study.trained(Policy(ignored=1), seed)
-        assert identical(state, again)
-        assert error(state.params, waited.params) > 1e-3
-    assert faster.seconds[-1] < curve.seconds[-1]
-
-
 def test_backup_workers_give_the_first_gradients(study):
     """Against a loop that sorts the arrivals of each step."""
     times = draws(SETUP.times, 6, SETUP.steps, 0)
@@ -185,21 +169,3 @@ def test_stale_gradients_are_those_of_as_many_updates_ago(study):
         )
         versions.append(state.params)
     assert identical(study.trained(Asynchronous(machines, momentum), 4)[0], state)
-
-
-def test_images_are_counted_as_they_are_used(study):
-    policy = Policy(deadline=MEDIAN_S, microbatches=SETUP.microbatches)
-    curve = study.trained(policy, 0)[1]
-    times = draws(SETUP.times, SETUP.workers, SETUP.steps, 0)
-    done = barrier(times, policy, SETUP.microbatches).done
-    assert curve.images[-1] == done.sum() * SETUP.images
-    assert curve.computed[-1] == SETUP.steps * SETUP.batch
-    assert curve.images[-1] < curve.computed[-1]
-    np.testing.assert_array_equal(curve.updates, [2, 5])
-
-
-def test_impossible_asynchronous_training_is_refused():
-    with pytest.raises(ConfigError, match=r"asynchronous: .* got 0"):
-        Asynchronous(0)
-    with pytest.raises(ConfigError, match=r"asynchronous: .* 1\.0"):
-        Asynchronous(2, 1.0)

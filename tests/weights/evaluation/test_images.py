@@ -6,7 +6,6 @@ from PIL import Image
 
 from largebatch import data
 from largebatch.data.dataset import Dataset, to_grey
-from largebatch.data.folder import find_files, open_files
 from largebatch.errors import DataError
 from tests.data.test_dataset import Pictures
 
@@ -41,23 +40,3 @@ def test_digits_for_a_network_of_three_channels():
     np.testing.assert_array_equal(images, np.repeat(grey, 3, axis=-1))
     with pytest.raises(DataError, match=r"4 channels.* got 1"):
         digits.with_channels(4, (0.0,) * 4, (1.0,) * 4)
-
-
-def test_files_and_folders(tmp_path):
-    for name in ("b.PNG", "a/2.jpeg", "a/10.jpg", "c.webp", ".hidden.png", ".x/in.png", "note.txt"):
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
-    (tmp_path / "in" / "a" / "link").symlink_to(tmp_path / "in")
-    named = [str(tmp_path / "in" / "note.txt"), "absent.jpg"]
-    inside = [str(tmp_path / "in" / name) for name in ("a/10.jpg", "a/2.jpeg", "b.PNG", "c.webp")]
-    found = find_files([named[0], str(tmp_path / "in"), named[1]])
-    assert found == [named[0], *inside, named[1]]
-    source = open_files(found)
-    contents, labels = source.read(np.array([2, 0]))
-    assert contents == [b"a/2.jpeg", b"note.txt"]
-    assert labels.tolist() == [0, 0]
-    assert source.where(5) == "absent.jpg"
-    (tmp_path / "in" / "none").mkdir()
-    with pytest.raises(DataError, match="none has no images"):
-        find_files([str(tmp_path / "in" / "none")])

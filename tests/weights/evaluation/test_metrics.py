@@ -50,18 +50,6 @@ def test_the_summary_is_scikit_learns():
     assert found["unreadable"] == [{"name": "file 3", "reason": "cut short"}]
 
 
-def test_fractions_of_no_images():
-    found = evaluation(*logits_and_labels())
-    each, outputs = found.per_class, found.outputs
-    assert np.isnan(each.precision[0])  # never predicted
-    assert np.isnan([each.recall[6], each.top5_recall[6]]).all()  # no images
-    of_class = outputs.label == 3
-    assert each.top5_recall[3] == outputs.top5[of_class].mean()
-    assert (
-        found.matrix[3].tolist() == np.bincount(outputs.predicted[of_class], minlength=7).tolist()
-    )
-
-
 def test_the_worst_classes_and_the_most_confused_pairs():
     found = evaluation(*logits_and_labels())
     worst = found.per_class.worst(99)

@@ -83,13 +83,6 @@ def test_flags_come_first():
     assert (stated["crop"], stated["side"], stated["mean"]) == (1.0, 64, (1.0, 2.0, 3.0))
 
 
-def test_networks_of_one_channel_see_the_complete_image():
-    grey = cases.weights(image_shape=(8, 8, 1), mean=(70.0,), std=(90.0,))
-    _, found = with_flags(grey, {"source": "folder:x"})
-    assert (found.data.evaluation_crop, found.data.resampling) == (1.0, "antialias")
-    assert label_smoothing(found) == 0.0
-
-
 @pytest.mark.parametrize(
     ("flags", "flag"),
     [({"mean": (1.0,)}, "--mean"), ({"mean": (0.485, 0.456, 0.406)}, r"--mean=123\.675,116\.28,")],
@@ -99,7 +92,11 @@ def test_mistakes(flags, flag):
         with_flags(OF, flags)
 
 
-def test_weights_that_do_not_state_their_data_or_side():
+def test_weights_without_a_run():
+    grey = cases.weights(image_shape=(8, 8, 1), mean=(70.0,), std=(90.0,))
+    _, found = with_flags(grey, {"source": "folder:x"})  # one channel sees the complete image
+    assert (found.data.evaluation_crop, found.data.resampling) == (1.0, "antialias")
+    assert label_smoothing(found) == 0.0
     with pytest.raises(DataError, match="--source"):
         open_images(*with_flags(cases.weights(), {}), "validation", ())
     with pytest.raises(ConfigError, match="--image_size"):

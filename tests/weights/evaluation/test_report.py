@@ -66,24 +66,3 @@ def test_data_of_a_few_of_the_classes(tmp_path):
     assert sum(int(cell) for row in rows for cell in row[1:]) == 400
     assert len(read(tmp_path / "classes.csv")[1]) == 2
     assert dict(report.headline(found))["classes"] == "2 classes, predicted among 7"
-
-
-def test_a_diverged_network(tmp_path):
-    logits, labels = logits_and_labels()
-    found = evaluation(logits * np.nan, labels, smoothing=0.1)
-    report.write(found, tmp_path, str, {})
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["top1"], summary["top5"], summary["not_finite"]) == (0, 0, 400)
-    for name in ("loss", "brier", "expected_calibration_error", "mean_confidence"):
-        assert summary[name] is None
-    assert "not finite" in dict(report.headline(found))
-
-
-def test_the_screen(capsys):
-    found = evaluation(*logits_and_labels(), smoothing=0.1)
-    for each in report.tables(found):
-        report.screen().print(each)
-    label = found.per_class.worst(1)[0]
-    text = capsys.readouterr().out
-    line = next(x for x in text.splitlines() if x.startswith(f"kind {label}, [x]"))  # no markup
-    assert f"{found.per_class.recall[label]:.1%}" in line
