@@ -16,7 +16,7 @@ import numpy as np
 
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import cluster_in, machine
-from largebatch.planning.step_time import FAMILIES, SIZE, Parameters, Site, family_of
+from largebatch.planning.step_time import FAMILIES, SIZE, Load, Parameters, Site, family_of
 
 IMAGES = 1_281_167
 VALIDATION = 50_000
@@ -127,15 +127,13 @@ def rate_of(parameters: Parameters, row: Row) -> float:
     chips = of.hardware.devices_per_chip
     cluster = cluster_in(of, row.devices * chips)
     site = Site(parameters, cluster, table().rounds[row.round])
-    step = site.step(
-        row.images / chips,
-        row.image_size,
-        wire_bytes=row.wire_bytes,
-        algorithm=row.algorithm,
+    load = Load(
+        row.images / chips, row.image_size, wire_bytes=row.wire_bytes, algorithm=row.algorithm
     )
     steps = row.epochs * IMAGES / (row.images * row.devices)
     evaluations = row.epochs / _EPOCHS_BETWEEN_EVALUATIONS
-    clock = site.start_s + steps * step.total_s + evaluations * site.evaluation_s(VALIDATION)
+    training = site.start_s + steps * site.step(load).total_s
+    clock = training + evaluations * site.evaluation_s(VALIDATION)
     if row.round == "v0.5":  # its clock held construction too
         clock += table().off_clock.construction
     return row.epochs * IMAGES / (clock * row.devices)

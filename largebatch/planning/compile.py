@@ -1,32 +1,54 @@
 """The train step, compiled for devices that can be absent, in several variants.
 
 Each compilation is a child process with limits of time and memory: compilers of absent hardware can
-end the process, and their libraries must not be mixed with those of a run.
+end the process, and their libraries must not be mixed with those of a run. The child is ``python -m
+largebatch.planning.compile FOLDER``: it reads FOLDER/request.json and writes module.txt and
+answer.json there, or error.json with one line for the user.
 """
 
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import largebatch
-from largebatch.config import Config, Facts, override
+from largebatch import parallel
+from largebatch.config import Config, Facts, freeze, override
+from largebatch.config.plan import StagePlan, resolve
+from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, did_you_mean
-from largebatch.parallel import xla_options
+from largebatch.parallel import Bucket, xla_options
+from largebatch.parallel.mesh import part_size
 from largebatch.planning import costs, hlo, schedule
 from largebatch.planning.schedule import Estimate, Schedule
-from largebatch.planning.topologies import Topology
+from largebatch.planning.topologies import Topology, open_topology
+from largebatch.training.description import peak_bytes
+from largebatch.training.memory import GIB
+from largebatch.training.stage import Stage, program_bytes
+from largebatch.training.steps import Steps, steps_of
+from largebatch.trees import flatten_paths
 
-GIB = 2**30
 LIMIT_S = 900.0
 LIMIT_GIB = 12.0
 _POLL_S = 0.2
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-nvcc-cu12",
+    "libtpu",
+)
 VARIANTS: Mapping[str, str] = {
     "default": "the recipe's buckets, XLA's own options",
     "leaf": "an all-reduce for each parameter",
@@ -122,7 +144,7 @@ def _run(folder: Path, topology: Topology, limit_s: float, limit_gib: float) -> 
     root = str(Path(largebatch.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = os.environ | topology.child_environment() | {"PYTHONPATH": path}
-    command = [sys.executable, "-m", "largebatch.planning.compile_child", str(folder)]
+    command = [sys.executable, "-m", "largebatch.planning.compile", str(folder)]
     with (folder / "output.txt").open("w+") as output:
         child = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -168,6 +190,85 @@ def _resident_bytes(process: int) -> int:
     except (OSError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- the child
+
+
+def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the compiled module's text, and the other fields of ``Compiled``.
+
+    Raises:
+      UserError: the configuration does not suit the devices.
+    """
+    config = freeze(request["config"])
+    facts = Facts(**request["facts"] | {"image_shape": tuple(request["facts"]["image_shape"])})
+    devices = open_topology(request["topology"]).jax_devices()
+    if len(devices) != facts.devices:
+        raise UserError(f"the compiler has {len(devices)} devices, expected {facts.devices}")
+    plan = resolve(config, facts, microbatch=request["microbatch"]).first_stage
+    mesh = parallel.make_mesh(devices, plan.members)
+    source = types.SimpleNamespace(mean=tuple(request["mean"]), std=tuple(request["std"]))
+    steps = steps_of(plan, mesh, source)
+    refused = xla_options.refused(devices[0], request["options"])
+    options = {name: v for name, v in request["options"].items() if name not in refused}
+    stage = Stage(steps, options)
+    compiled = stage.finish
+    if request["complete"]:
+        side = config.data.evaluation_size
+        _ = stage.init
+        stage.prepare([(side, side) if side else facts.image_shape[:2]])
+    analysis = compiled.memory_analysis()
+    return compiled.as_text(), {
+        "device_kind": devices[0].device_kind,
+        "peak_bytes": program_bytes(compiled),
+        "memory": {
+            "arguments": analysis.argument_size_in_bytes,
+            "results": analysis.output_size_in_bytes,
+            "results in place of arguments": analysis.alias_size_in_bytes,
+            "temporaries": analysis.temp_size_in_bytes,
+            "code": analysis.generated_code_size_in_bytes,
+        },
+        "buckets": [_sent(bucket, plan) for bucket in steps.buckets],
+        "totals": jax.eval_shape(steps.empty_carry).totals.shape[1],
+        "head_flops": _head_flops(steps),
+        "programs": stage.bytes,
+        "compile_s": stage.compile_s,
+        "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
+        "versions": versions(_PACKAGES),
+        "refused": refused,
+    }
+
+
+def _sent(bucket: Bucket, plan: StagePlan) -> int:
+    """Return a bucket's elements on the wire; a sharded update pads each array to equal parts."""
+    if plan.config.optimizer.update != "sharded":
+        return bucket.size
+    devices = plan.facts.devices
+    return sum(devices * part_size(size, devices) for size in bucket.sizes)
+
+
+def _head_flops(steps: Steps) -> float:
+    """Count two FLOPs per multiply-add of a microbatch's images with the head's kernel."""
+    params, _ = steps.model.shapes()
+    (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
+    return 2.0 * steps.plan.local_images * kernel.size
+
+
+def main(folder: Path) -> int:
+    """Compile the request of a folder; return the exit code."""
+    try:
+        text, answer = compile_request(json.loads((folder / "request.json").read_text()))
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        (folder / "error.json").write_text(json.dumps(name + lines[0]))
+        if not isinstance(error, UserError):
+            raise
+        return 2
+    (folder / "module.txt").write_text(text)
+    (folder / "answer.json").write_text(json.dumps(answer))
+    return 0
 
 
 # ---- variants
@@ -270,3 +371,7 @@ def study(request: Request, name: str, **limits: float) -> Study:
     estimate = schedule.estimate(module, found, request.topology.cluster)
     options = {name: v for name, v in request.options.items() if name not in compiled.refused}
     return Study(name, options, compiled, found, estimate, costs.traffic(module))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -16,7 +16,7 @@ from largebatch.parallel.clusters import cluster_in, machine
 from largebatch.parallel.network import ALGORITHMS, all_reduce_s
 from largebatch.parallel.timeline import Compute, backward_seconds, replay
 from largebatch.planning import calibration
-from largebatch.planning.step_time import PARAMETERS, SIZE, Parameters, Site
+from largebatch.planning.step_time import PARAMETERS, SIZE, Load, Parameters, Site
 
 Numbers = dict[str, Any]
 RECORD_DEVICES, RECORD_IMAGES = 2048, 40
@@ -32,7 +32,7 @@ def _record(parameters: Parameters) -> Site:
 
 def timeline(parameters: Parameters) -> Numbers:
     """Computations and transfers of the record's step on its cluster, with their times."""
-    program = _record(parameters).operations(RECORD_IMAGES)
+    program = _record(parameters).operations(Load(RECORD_IMAGES))
     spans, now = [], 0.0
     for operation in program:
         if isinstance(operation, Compute):
@@ -60,7 +60,7 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
         site.model, cluster.hardware, images=RECORD_IMAGES, image_shape=image_shape
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
-    backward = site.images_s(RECORD_IMAGES) * 2 / 3
+    backward = site.images_s(Load(RECORD_IMAGES)) * 2 / 3
     factor = backward / sum(profile.values())
     profile = {path: seconds * factor for path, seconds in profile.items()}
 

@@ -19,6 +19,7 @@ from largebatch.parallel.network import double_tree_s
 from largebatch.planning.calibration import table
 from largebatch.planning.step_time import (
     PARAMETERS,
+    Load,
     Parameters,
     Site,
     elements_of,
@@ -68,11 +69,10 @@ class Prediction:
     """The predicted run; seconds unless the name says otherwise."""
 
     step_s: float
-    """Seconds of a step of the first segment: the sum of the next five (``step_time.Step``)."""
+    """Seconds of a step of the first segment: the sum of the next four (``step_time.Step``)."""
     compute_s: float
     exposed_s: float
     optimizer_s: float
-    input_s: float
     straggler_s: float
     train_s: float
     """All steps, and the start on the clock until the pipeline is full."""
@@ -118,7 +118,6 @@ def predict(
     construction_on_clock: bool = False,
     initialization: Initialization = "same_seed",
     algorithm: str = "auto",
-    input_images_per_s: float = math.inf,
 ) -> Prediction:
     """Predict the time of a run.
 
@@ -131,7 +130,6 @@ def predict(
       construction_on_clock: as by the rules of v0.5.
       initialization: every process draws the weights from one seed, or one process sends them.
       algorithm: of the all-reduce.
-      input_images_per_s: rate of each device's input, as scripts/benchmark.py input measures it.
 
     Raises:
       ConfigError: an unknown cluster or round, devices that the cluster does not have or that fill
@@ -148,12 +146,13 @@ def predict(
     ]
     steps = [
         site.step(
-            segment.images_per_device,
-            segment.image_size,
-            segment.passes,
-            workload.wire_bytes,
-            algorithm,
-            input_images_per_s,
+            Load(
+                segment.images_per_device,
+                segment.image_size,
+                segment.passes,
+                workload.wire_bytes,
+                algorithm,
+            )
         )
         for segment, site in zip(workload.segments, sites, strict=True)
     ]
@@ -171,7 +170,7 @@ def predict(
     images = sum(s.steps * s.images_per_device * s.devices for s in workload.segments)
     known = is_calibrated(workload.network, machine_.hardware)
     error = fitted.error if known else fitted.unseen_error
-    parts = ("compute_s", "exposed_s", "optimizer_s", "input_s", "straggler_s")
+    parts = ("compute_s", "exposed_s", "optimizer_s", "straggler_s")
     return Prediction(
         step_s=steps[0].total_s,
         **{name: getattr(steps[0], name) for name in parts},

@@ -1,8 +1,8 @@
 """The step of a network on a cluster, from few fitted physical parameters.
 
 step = images · time of an image + passes · overhead ⊕ all-reduces under backward ⊕ update + waiting
-for the slowest. ``calibration`` fits the parameters to published runs of ResNet-50 in 16-bit
-arithmetic; other ResNets and other arithmetic are scaled from it by a roofline.
+for the slowest; input is in time. ``calibration`` fits the parameters to published runs of
+ResNet-50 in 16-bit arithmetic; other ResNets and other arithmetic are scaled from it by a roofline.
 ``parallel.network`` has the costs of all-reduces, ``parallel.timeline`` the overlap.
 """
 
@@ -16,7 +16,7 @@ from largebatch.models.tracing import shapes_of
 from largebatch.parallel.buckets import buckets_at, cubic_cuts
 from largebatch.parallel.clusters import HARDWARE, Cluster, Hardware, Link
 from largebatch.parallel.network import all_reduce_s
-from largebatch.parallel.timeline import Compute, Done, Start, Timeline, backward_seconds, replay
+from largebatch.parallel.timeline import Compute, Done, Start, backward_seconds, replay
 from largebatch.planning.arrivals import expected_slowest
 
 IMAGE_BYTES = 386e6
@@ -61,6 +61,26 @@ class Parameters:
 
 
 @dataclasses.dataclass(frozen=True)
+class Load:
+    """What each device does in a step."""
+
+    images: float
+    size: int = SIZE
+    """Side of an image."""
+    passes: int = 1
+    """Microbatches into which a device divides its images."""
+    wire_bytes: int = 2
+    """Bytes of a gradient on the wire."""
+    algorithm: str = "auto"
+    """Of the all-reduce."""
+
+    @property
+    def at_once(self) -> int:
+        """Images of a pass."""
+        return max(1, round(self.images / self.passes))
+
+
+@dataclasses.dataclass(frozen=True)
 class Step:
     """The parts of a step, in seconds; ``total_s`` is their sum."""
 
@@ -69,16 +89,13 @@ class Step:
     exposed_s: float
     """All-reduces after backward, and the delay of backward by those under it."""
     optimizer_s: float
-    input_s: float
-    """Waiting for images."""
     straggler_s: float
     """Waiting for the slowest device."""
-    timeline: Timeline
 
     @property
     def total_s(self) -> float:
         """The whole step."""
-        return self.compute_s + self.exposed_s + self.optimizer_s + self.input_s + self.straggler_s
+        return self.compute_s + self.exposed_s + self.optimizer_s + self.straggler_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,17 +169,10 @@ class Site:
         faster *= math.exp(self.parameters.image_gain * (self.year - YEAR))
         return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
 
-    def images_s(self, images: float, size: int = SIZE, passes: int = 1) -> float:
-        """Return the time of a device's images forward and backward, without overheads.
-
-        Args:
-          images: of each device.
-          size: side of an image.
-          passes: microbatches into which a device divides its images.
-        """
-        at_once = max(1, round(images / passes))
-        relative = _relative_time(self.model, self.cluster.hardware, at_once, size)
-        return images * self._image_s(size) * relative
+    def images_s(self, load: Load) -> float:
+        """Return the time of a device's images forward and backward, without overheads."""
+        relative = _relative_time(self.model, self.cluster.hardware, load.at_once, load.size)
+        return load.images * self._image_s(load.size) * relative
 
     def evaluation_s(self, images: int, size: int = SIZE) -> float:
         """Return the time of one evaluation: forward passes of each device's share, and overhead.
@@ -171,64 +181,42 @@ class Site:
           images: of all devices.
           size: side of an image.
         """
-        share = math.ceil(images / self.cluster.devices)
-        return _FORWARD * self.images_s(share, size) + _EVALUATION_STEPS * self.overhead_s
+        share = Load(math.ceil(images / self.cluster.devices), size)
+        return _FORWARD * self.images_s(share) + _EVALUATION_STEPS * self.overhead_s
 
-    def operations(
-        self,
-        images: float,
-        size: int = SIZE,
-        passes: int = 1,
-        wire_bytes: int = 2,
-        algorithm: str = "auto",
-    ) -> list[Compute | Start | Done]:
+    def operations(self, load: Load) -> list[Compute | Start | Done]:
         """Return forward, backward and the all-reduces of a step, for ``replay``.
 
         GPUs reduce the record's four groups of layers as their gradients complete. TPUs reduce all
         of them after backward, as their compiler does. The last microbatch alone reduces.
-
-        Args:
-          images: of each device.
-          size: side of an image.
-          passes: microbatches into which a device divides its images.
-          wire_bytes: bytes of a gradient on the wire.
-          algorithm: of the all-reduce.
         """
         hardware, cluster = self.cluster.hardware, self.linked
-        sizes, shares = _groups(self.model, hardware, max(1, round(images / passes)), size)
-        computing = self.images_s(images, size, passes)
-        before = (1 - 1 / passes) * computing
+        sizes, shares = _groups(self.model, hardware, load.at_once, load.size)
+        computing = self.images_s(load)
+        before = (1 - 1 / load.passes) * computing
         last = computing - before
         program: list[Compute | Start | Done] = [Compute("forward", before + _FORWARD * last)]
         backward = (1 - _FORWARD) * last
         if hardware.torus:
             sizes, shares = (sum(sizes),), (1.0,)
         for i, (group, share) in enumerate(zip(sizes, shares, strict=True)):
-            nbytes = group * wire_bytes
+            nbytes = group * load.wire_bytes
             program.append(Compute(f"backward {i}", share * backward))
-            program.append(Start(f"group {i}", nbytes, all_reduce_s(cluster, nbytes, algorithm)))
+            seconds = all_reduce_s(cluster, nbytes, load.algorithm)
+            program.append(Start(f"group {i}", nbytes, seconds))
         return [*program, *(Done(f"group {i}") for i in range(len(sizes)))]
 
-    def step(
-        self,
-        images: float,
-        size: int = SIZE,
-        passes: int = 1,
-        wire_bytes: int = 2,
-        algorithm: str = "auto",
-        input_images_per_s: float = math.inf,
-    ) -> Step:
-        """Return the predicted step; arguments as of `operations`, and the rate of each input."""
-        timeline = replay(self.operations(images, size, passes, wire_bytes, algorithm))
+    def step(self, load: Load) -> Step:
+        """Return the predicted step."""
+        timeline = replay(self.operations(load))
         under = timeline.network_s - timeline.exposed_s
         exposed = timeline.exposed_s + self.parameters.hidden_cost * max(0.0, under)
         update = UPDATE_BYTES * elements_of(self.model) / PARAMETERS
         update /= self.cluster.hardware.bandwidth
-        computing = self.images_s(images, size, passes)
-        busy = computing + passes * self.overhead_s
-        waited = max(0.0, images / input_images_per_s - (busy + exposed + update))
+        computing = self.images_s(load)
+        busy = computing + load.passes * self.overhead_s
         slowest = expected_slowest(self.parameters.jitter, self.cluster.devices)
-        return Step(busy, exposed, update, waited, computing * (slowest - 1), timeline)
+        return Step(busy, exposed, update, computing * (slowest - 1))
 
 
 def family_of(hardware: Hardware) -> str | None:

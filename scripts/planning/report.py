@@ -107,7 +107,6 @@ def forecast_rows(
         "computing": found.compute_s,
         "all-reduce not hidden": found.exposed_s,
         "update": found.optimizer_s,
-        "waiting for input": found.input_s,
         "slowest device": found.straggler_s,
     }
     software = f", with the software of MLPerf {round}" if round else ""

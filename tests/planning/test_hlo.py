@@ -7,7 +7,7 @@ from tests.planning import programs
 
 
 @pytest.mark.parametrize(
-    ("dtype", "nbytes"), [("pred", 9), ("s4", 5), ("f8e4m3fn", 9), ("c64", 72)]
+    ("dtype", "nbytes"), [("pred", 9), ("s4", 5), ("f8e4m3fn", 9), ("c64", 72), ("c128", 144)]
 )
 def test_bytes_of_an_array_follow_from_its_type(dtype, nbytes):
     assert hlo.Array(dtype, (3, 3)).nbytes == nbytes

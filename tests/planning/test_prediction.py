@@ -31,13 +31,7 @@ def with_segment(**changes):
 
 def test_parts_add_up():
     found = predict(WORKLOAD, "abci")
-    parts = (
-        found.compute_s,
-        found.exposed_s,
-        found.optimizer_s,
-        found.input_s,
-        found.straggler_s,
-    )
+    parts = (found.compute_s, found.exposed_s, found.optimizer_s, found.straggler_s)
     assert all(part >= 0 for part in parts)
     assert sum(parts) == pytest.approx(found.step_s, rel=EXACT)
     assert found.clock_s == pytest.approx(found.train_s + found.evaluation_s, rel=EXACT)

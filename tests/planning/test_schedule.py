@@ -212,6 +212,19 @@ def test_a_sparsecores_collective_begins_when_its_operand_arrives():
     assert names == ["waiting", "u", "under", "u", "later"]
 
 
+def test_a_sparsecores_collective_with_its_operand_in_the_call_begins_there():
+    found = read(
+        f"  %c = ((f32[100]{{0}}), f32[100]{{0}}) call-start(%g1), {CALL}%offloaded",
+        conv("under"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c)",
+        conv("also"),
+        "  %d = f32[100]{0} call-done(%u)",
+        before=SPARSECORE,
+    )
+    (only,) = found.collectives
+    assert (only.name, only.nbytes, only.backward_between) == ("c", 400, 2)
+
+
 SCATTER = (
     "%all-reduce-scatter.1 (w: f32[1024]) -> f32[256] {\n"
     "  %w = f32[1024]{0} parameter(0)\n"
