@@ -1,7 +1,6 @@
 """ONNX files; their logits are compared in `test_equality`."""
 
 import dataclasses
-import sys
 
 import pytest
 
@@ -56,14 +55,3 @@ def test_damaged_files(exported, tmp_path):
     onnx.save(found, path)
     with pytest.raises(WeightsError, match="which is missing"):
         read(path)
-
-
-def test_without_the_package(exported, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    for act in (
-        lambda: read(exported),
-        lambda: export(sample(), tmp_path / "x.onnx", "onnx"),
-    ):
-        with pytest.raises(WeightsError, match=r"pip install -e '\.\[export\]'"):
-            act()
-    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from safetensors import flax as flax_safetensors
 from safetensors.numpy import save
 
 from largebatch.weights import WeightsError, export, names, read, reading
-from largebatch.weights.weights import by_path
+from largebatch.weights.weights import by_path, encode
 from tests.weights.samples import TINY, same, sample
 
 
@@ -103,43 +103,43 @@ def test_every_array_is_accounted_for(change, message, tmp_path):
     error_of(tmp_path / "x.safetensors")
 
 
-def text_of(name, value):
-    return lambda head: head["__metadata__"].update({name: value})
-
-
-def model_with(**fields):
-    def change(head):
-        about = head["__metadata__"]
-        about["model"] = json.dumps(json.loads(about["model"]) | fields)
-
-    return change
+MODEL = {
+    "name": "resnet10",
+    "classes": 5,
+    "channels": 1,
+    "width": 4,
+    "stem": "small",
+    "epsilon": 1e-5,
+}
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "text"),
     [
-        text_of("largebatch", "2"),
-        text_of("model", '{"name": "resnet10"}'),
-        text_of("classes", '["a"]'),
-        text_of("mean", "[NaN]"),
-        text_of("std", "[0]"),
-        text_of("image_shape", "[16, 0, 1]"),
-        text_of("image_shape", "[16, 16, 3]"),
-        text_of("evaluation_crop", "1.5"),
-        text_of("resampling", '"cubic"'),
-        lambda head: head["__metadata__"].pop("mean"),
-        model_with(width=0),
-        model_with(width=8),
-        model_with(stem="conv7"),
+        ("largebatch", "2"),
+        ("model", '{"name": "resnet10"}'),
+        ("model", json.dumps(MODEL | {"width": 0})),
+        ("model", json.dumps(MODEL | {"width": 8})),
+        ("model", json.dumps(MODEL | {"stem": "conv7"})),
+        ("classes", '["a"]'),
+        ("mean", None),
+        ("mean", "[NaN]"),
+        ("std", "[0]"),
+        ("image_shape", "[16, 0, 1]"),
+        ("image_shape", "[16, 16, 3]"),
+        ("evaluation_crop", "1.5"),
+        ("resampling", '"cubic"'),
     ],
 )
-def test_wrong_headers(change, exported, tmp_path):
-    (size,) = struct.unpack("<Q", exported[:8])
-    head = json.loads(exported[8 : 8 + size])
-    change(head)
-    text = json.dumps(head).encode()
+def test_wrong_metadata(name, text, tmp_path):
     path = tmp_path / "x.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + exported[8 + size :])
+    weights = sample()
+    arrays, about = foreign(weights), encode(weights)
+    assert json.loads(about["model"]) == MODEL
+    path.write_bytes(save(arrays, about))
+    assert same(read(path), weights)
+    del about[name]
+    path.write_bytes(save(arrays, about if text is None else about | {name: text}))
     error_of(path)
 
 
