@@ -231,8 +231,6 @@ def doubts(config: Config, plan: Plan) -> list[str]:
         found.append(
             f"a batch of {batch:,} is outside of the published points for LARS, {low:,} to {high:,}"
         )
-    if plan.epoch_samples % batch and config.data.epoch_end == "continue":
-        found.append(f"an epoch is {plan.epoch_samples / batch:.2f} steps; batches cross its end")
     if config.optimizer.name == "lars" and not lars_of(config.optimizer).trust_skip:
         found.append("BatchNorm and biases have trust ratios too (optimizer.trust_skip is empty)")
     return found

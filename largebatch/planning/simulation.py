@@ -1,7 +1,6 @@
-"""The cost model's studies: published runs, other clusters, late workers.
+"""The cost model's studies: published runs, other clusters, late workers, the network.
 
-Each returns plain numbers for a record; ``scripts/simulate.py`` runs and draws them. Those of the
-network are in ``network_studies``.
+Each returns plain numbers for a record; ``scripts/simulate.py`` runs and draws them.
 """
 
 import dataclasses
@@ -11,14 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.parallel.clusters import HARDWARE, Cluster, machine
-from largebatch.planning import arrivals, calibration, network_studies, stragglers
+from largebatch import parallel
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.buckets import best_cuts, buckets_at, cubic_cuts, overlap, plan
+from largebatch.parallel.clusters import HARDWARE, Cluster, cluster_in, machine
+from largebatch.parallel.network import ALGORITHMS, all_reduce_s
+from largebatch.parallel.timeline import Compute, backward_seconds, replay
+from largebatch.planning import arrivals, calibration, stragglers
 from largebatch.planning.arrivals import Arrival, LogNormal, Tailed
-from largebatch.planning.network_studies import RECORD_DEVICES, RECORD_IMAGES, Numbers
 from largebatch.planning.prediction import Segment, Workload, predict
-from largebatch.planning.step_time import Parameters, Site
+from largebatch.planning.step_time import PARAMETERS, SIZE, Load, Parameters, Site
 from largebatch.planning.stragglers import Policy, barrier, draws
 
+Numbers = dict[str, Any]
+RECORD_DEVICES, RECORD_IMAGES = 2048, 40
+GRADIENT_BYTES = 2 * PARAMETERS
+_ALGORITHMS = tuple(name for name in ALGORITHMS if name != "torus")
 RECORD_BATCH = 81_920
 SISTER_S, RECORD_S = 70.41, 74.7
 """Fujitsu's clocks: MLPerf v0.6 at batch 86,016, and the paper at 81,920."""
@@ -217,8 +224,8 @@ def late_workers() -> Numbers:
     }
     workers, common = fits["shared"]
     alone = arrivals.mean_s(workers) * math.exp(common**2 / 2)
-    candidates, rows = range(21), []
-    for b in candidates:
+    rows = []
+    for b in range(21):
         policy = Policy(ignored=b, backup=True)
         exact = stragglers.outcome(workers, 100 - b, policy, common=common)
         step = barrier(draws(workers, 100, _DRAWS // 2, seed=b, common=common), policy).seconds
@@ -231,8 +238,8 @@ def late_workers() -> Numbers:
                 "drawn_efficiency": float((100 - b) * alone / (100 * step.mean())),
             }
         )
-    best = max(row["efficiency"] for row in rows)
-    near = [row["ignored"] for row in rows if row["efficiency"] >= 0.99 * best]
+    best = max(rows, key=lambda row: row["efficiency"])
+    near = [row["ignored"] for row in rows if row["efficiency"] >= 0.99 * best["efficiency"]]
     independent = Tailed(_BODY, workers.share, delay)
     policies = {
         "wait for all": Policy(),
@@ -260,13 +267,100 @@ def late_workers() -> Numbers:
             "machines": 100,
             "draws": _DRAWS // 2,
             "rows": rows,
-            "best": stragglers.best_ignored(workers, 100, candidates, common=common),
+            "best": best["ignored"],
             "within_1_percent": [near[0], near[-1]],
         },
         "policies": [
             {"policy": name, **vars(stragglers.outcome(independent, 96, policy))}
             for name, policy in policies.items()
         ],
+    }
+
+
+def _record(parameters: Parameters) -> Site:
+    """Return where the record was trained."""
+    cluster = cluster_in(machine("abci"), RECORD_DEVICES)
+    return Site(parameters, cluster, calibration.table().rounds["v0.6"])
+
+
+def timeline(parameters: Parameters) -> Numbers:
+    """Computations and transfers of the record's step on its cluster, with their times."""
+    program = _record(parameters).operations(Load(RECORD_IMAGES))
+    spans, now = [], 0.0
+    for operation in program:
+        if isinstance(operation, Compute):
+            end = now + operation.seconds
+            spans.append({"name": operation.name, "begin_s": now, "end_s": end})
+            now = end
+    replayed = replay(program)
+    return {
+        "compute": spans,
+        "transfers": [
+            {"name": t.name, "nbytes": t.nbytes, "begin_s": t.begin_s, "end_s": t.end_s}
+            for t in replayed.transfers
+        ],
+        "exposed_s": replayed.exposed_s,
+        "total_s": replayed.total_s,
+    }
+
+
+def bucket_sizes(parameters: Parameters) -> Numbers:
+    """Time exposed after backward, for least sizes of buckets and for planned groups."""
+    site = _record(parameters)
+    cluster, image_shape = site.linked, (SIZE, SIZE, 3)
+    elements = [(path, math.prod(shape)) for path, shape in shapes_of(site.model)]
+    profile = backward_seconds(
+        site.model, cluster.hardware, images=RECORD_IMAGES, image_shape=image_shape
+    )
+    # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
+    backward = site.images_s(Load(RECORD_IMAGES)) * 2 / 3
+    factor = backward / sum(profile.values())
+    profile = {path: seconds * factor for path, seconds in profile.items()}
+
+    def cost(nbytes: int) -> float:
+        return all_reduce_s(cluster, nbytes)
+
+    def row(buckets: Sequence[parallel.Bucket], factor: float = 1.0) -> Numbers:
+        found = overlap(buckets, profile, lambda n: factor * cost(n), itemsize=2)
+        return {"buckets": len(buckets), "exposed_s": found.exposed_s}
+
+    def equal(mib: float) -> Sequence[parallel.Bucket]:
+        least = mib * 2**20
+        return parallel.plan_buckets(elements, scheme="bucket", least_bytes=least, itemsize=2)
+
+    optimum = best_cuts(list(profile.values()), [2 * n for _, n in reversed(elements)], cost)
+    named = {
+        "record's 3k³ tensors": buckets_at(elements, cubic_cuts(len(elements))),
+        "optimum": buckets_at(elements, optimum),
+        "planned": plan(elements, profile, cost, itemsize=2),
+    }
+    return {
+        "backward_s": backward,
+        "least_mib": [{"mib": mib, **row(equal(mib))} for mib in 2.0 ** np.arange(-3, 5.6, 0.125)],
+        "named": {
+            name: {**row(buckets), "half_rate_exposed_s": row(buckets, 2.0)["exposed_s"]}
+            for name, buckets in named.items()
+        },
+    }
+
+
+def algorithms() -> Numbers:
+    """One all-reduce at the line's rate, against its bytes at 2,048 devices and against devices."""
+    sizes = [float(10**k) for k in np.arange(3, 9.01, 0.25)]
+    counts = [4 * 2**k for k in range(11)]
+    clusters = {count: cluster_in(machine("abci"), count) for count in counts}
+    return {
+        "nbytes": sizes,
+        "devices": counts,
+        "at_2048": {
+            name: [all_reduce_s(clusters[2048], size, name) for size in sizes]
+            for name in _ALGORITHMS
+        },
+        "of_gradients": {
+            name: [all_reduce_s(clusters[count], GRADIENT_BYTES, name) for count in counts]
+            for name in _ALGORITHMS
+        },
+        "gradients": GRADIENT_BYTES,
     }
 
 
@@ -280,9 +374,9 @@ def all_studies() -> tuple[dict[str, Any], Parameters]:
         "survey": survey(),
         "arrivals": late_workers(),
         "scaling": scaling(parameters),
-        "timeline": network_studies.timeline(parameters),
-        "bucket_sizes": network_studies.bucket_sizes(parameters),
-        "algorithms": network_studies.algorithms(),
+        "timeline": timeline(parameters),
+        "bucket_sizes": bucket_sizes(parameters),
+        "algorithms": algorithms(),
         "initialisation": initialization(),
     }
     return found, parameters

@@ -7,7 +7,6 @@ with as many machines meet the same times.
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -101,18 +100,6 @@ def outcome(workers: Workers, count: int, policy: Policy, *, common: float = 0.0
         gradients = float(used)
     alone = mean_s(workers) * math.exp(common**2 / 2)
     return Outcome(step, gradients, machines, gradients * alone / (machines * step))
-
-
-def best_ignored(
-    workers: Workers, machines: int, candidates: Sequence[int], *, common: float = 0.0
-) -> int:
-    """Return the number of backups among the machines with the most gradients per second."""
-
-    def efficiency(b: int) -> float:
-        policy = Policy(ignored=b, backup=True)
-        return outcome(workers, machines - b, policy, common=common).efficiency
-
-    return max(candidates, key=efficiency)
 
 
 # ---- sampled steps

@@ -42,7 +42,6 @@ def test_rows_give_the_times_that_were_logged():
     assert {run: times[run] for run in logged} == pytest.approx(logged, rel=2e-3)
 
 
-@pytest.mark.slow
 def test_the_kept_parameters_are_those_that_the_rows_give():
     found, fitted = fit(table().rows), load_fitted().parameters
     assert dict(fitted.sustained) == pytest.approx(dict(found.sustained), rel=FITTED)

@@ -21,7 +21,6 @@ from largebatch.planning.stragglers import (
     Policy,
     asynchronous,
     barrier,
-    best_ignored,
     draws,
     outcome,
 )
@@ -142,12 +141,12 @@ def test_the_98_of_100_statement():
     assert found[0] > 0.82
     assert found[1] < 0.28
     # The best number of backups lies near the published 4, which costs less than 1 % of the best.
-    best = best_ignored(workers, 100, range(13), common=common)
-    assert 3 <= best <= 6
     rate = {
         b: outcome(workers, 100 - b, Policy(b, backup=True), common=common).efficiency
-        for b in (0, 4, best)
+        for b in range(13)
     }
+    best = max(rate, key=rate.get)
+    assert 3 <= best <= 6
     assert 0.99 * rate[best] < rate[4] <= rate[best]
     assert rate[0] < 0.7 * rate[4]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import simulate
 
-from largebatch.planning import network_studies, simulation
+from largebatch.planning import simulation
 from largebatch.planning.prediction import load_fitted
 from largebatch.planning.step_time import Parameters
 
@@ -41,8 +41,8 @@ def test_the_kept_parameters_are_the_records(kept):
 def test_quick_studies_are_those_of_the_record(kept):
     parameters = Parameters(**kept["studies"]["calibration"]["parameters"])
     again = {
-        "timeline": network_studies.timeline(parameters),
-        "algorithms": network_studies.algorithms(),
+        "timeline": simulation.timeline(parameters),
+        "algorithms": simulation.algorithms(),
         "initialisation": simulation.initialization(),
     }
     for name, found in again.items():
