@@ -66,5 +66,6 @@ def test_mismatches(names, outputs, data, how, remedy):
 
 def test_names_of_outputs_without_names():
     assert unmatched((), 1000).classes == imagenet_classes()
+    assert "ImageNet" in unmatched((), 1000).note
     assert unmatched((), 2).classes == ("0", "1")
     assert unmatched(ANIMALS, 3).note == ""

@@ -46,6 +46,7 @@ def test_the_files(tmp_path):
         got = np.array(columns[name])[good].astype(float)
         np.testing.assert_allclose(got, expected[good], 1e-6)
 
+    assert [each.title for each in report.tables(found)] == ["worst classes", "most confused"]
     header, rows, _ = read(out / "confusion.csv")
     assert header[1:] == list(names)
     np.testing.assert_array_equal([list(map(int, row[1:])) for row in rows], found.matrix)
