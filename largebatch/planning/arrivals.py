@@ -38,20 +38,17 @@ class LogNormal:
     sigma: float
 
     def cdf(self, seconds: Array) -> Array:
-        """P(X ≤ t)."""
         from scipy.special import ndtr
 
         with np.errstate(divide="ignore"):
             return ndtr((np.log(np.maximum(seconds, 0.0)) - self.mu) / self.sigma)
 
     def quantile(self, share: Array) -> Array:
-        """The inverse of ``cdf``."""
         from scipy.special import ndtri
 
         return np.exp(self.mu + self.sigma * ndtri(share))
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Independent times."""
         return np.exp(self.mu + self.sigma * generator.standard_normal(shape))
 
 
@@ -70,25 +67,22 @@ class Tailed:
     """Mean of D, seconds."""
 
     def cdf(self, seconds: Array) -> Array:
-        """P(X ≤ t)."""
         late = np.maximum(np.asarray(seconds) - math.exp(self.body.mu), 0.0) / self.delay
         return (1 - self.share) * self.body.cdf(seconds) - self.share * np.expm1(-late)
 
     def quantile(self, share: Array) -> Array:
-        """The inverse of ``cdf``, by 80 bisections."""
         share = np.asarray(share, np.float64)
         middle = math.exp(self.body.mu)
         low = np.minimum(self.body.quantile(share), middle)
         delayed = middle - self.delay * np.log1p(-share)
         high = np.maximum(self.body.quantile(share), delayed)
-        for _ in range(80):
+        for _ in range(80):  # bisections
             half = (low + high) / 2
             above = self.cdf(half) >= share
             low, high = np.where(above, low, half), np.where(above, half, high)
         return (low + high) / 2
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Independent times."""
         delayed = math.exp(self.body.mu) + generator.exponential(self.delay, shape)
         late = generator.random(shape) < self.share
         return np.where(late, delayed, self.body.draw(generator, shape))
@@ -148,11 +142,6 @@ def expected_slowest(sigma: float, count: int) -> float:
 def blom_arrival(workers: LogNormal, rank: int, count: int) -> float:
     """About the median of that arrival: exp(μ + σ·Φ⁻¹((k − 3/8)/(N + 1/4))) (Blom 1958)."""
     return float(workers.quantile(np.asarray((rank - 0.375) / (count + 0.25))))
-
-
-def mean_s(workers: Workers) -> float:
-    """Mean of one worker's time."""
-    return expected_arrival(workers, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -132,10 +132,9 @@ def predict(
       algorithm: of the all-reduce.
 
     Raises:
-      ConfigError: an unknown cluster or round, devices that the cluster does not have or that fill
-        no nodes, or counts below their minimum.
+      ConfigError: an unknown cluster or round, or devices that the cluster does not have or that
+        fill no nodes.
     """
-    _check(workload)
     machine_ = machine(cluster_name)
     fitted = load_fitted()
     values = parameters or fitted.parameters
@@ -265,20 +264,3 @@ def _year(round_: str, cluster_name: str) -> float:
     family = family_of(machine(cluster_name).hardware)
     years = [read.rounds[row.round] for row in read.rows if family in (None, row.family)]
     return max(years)
-
-
-def _check(workload: Workload) -> None:
-    """Check the counts of a workload.
-
-    Raises:
-      ConfigError: one is below its minimum.
-    """
-    if not workload.segments:
-        raise ConfigError("workload.segments: expected at least one")
-    least = {"evaluations": 0, "evaluation_images": 0, "evaluation_size": 1, "wire_bytes": 1}
-    counts = [(name, getattr(workload, name), low) for name, low in least.items()]
-    for i, segment in enumerate(workload.segments):
-        counts += [(f"segments[{i}].{k}", v, 1) for k, v in vars(segment).items()]
-    for name, value, low in counts:
-        if value < low:
-            raise ConfigError(f"workload.{name}: expected at least {low}, got {value}")

@@ -208,7 +208,7 @@ def survey(counts: Sequence[int] = (10, 100, 1000)) -> Numbers:
     return {
         "mu": 3.0,
         "sigma": 0.1,
-        "mean_worker": arrivals.mean_s(workers),
+        "mean_worker": arrivals.expected_arrival(workers, 1, 1),
         "draws": _DRAWS,
         "edges": edges.tolist(),
         "rows": rows,
@@ -223,7 +223,7 @@ def late_workers() -> Numbers:
         for name, shared in (("independent", False), ("shared", True))
     }
     workers, common = fits["shared"]
-    alone = arrivals.mean_s(workers) * math.exp(common**2 / 2)
+    alone = arrivals.expected_arrival(workers, 1, 1) * math.exp(common**2 / 2)
     rows = []
     for b in range(21):
         policy = Policy(ignored=b, backup=True)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from largebatch.errors import ConfigError
-from largebatch.planning.arrivals import Array, Workers, expected_arrival, mean_s
+from largebatch.planning.arrivals import Array, Workers, expected_arrival
 
 _POINTS = 8010  # of an integral over a deadline
 _ROUNDING = 1 + 1e-12
@@ -98,7 +98,7 @@ def outcome(workers: Workers, count: int, policy: Policy, *, common: float = 0.0
     else:
         step = expected_arrival(workers, used, machines, common=common)
         gradients = float(used)
-    alone = mean_s(workers) * math.exp(common**2 / 2)
+    alone = expected_arrival(workers, 1, 1) * math.exp(common**2 / 2)
     return Outcome(step, gradients, machines, gradients * alone / (machines * step))
 
 

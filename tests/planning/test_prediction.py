@@ -137,8 +137,7 @@ def test_the_parameters_survive_their_file():
     [
         (WORKLOAD, "abc", {}, "'abci'"),
         (WORKLOAD, "abci", {"round": "v9"}, "round: .*'v9'"),
-        (with_segment(steps=0), "abci", {}, r"segments\[0\]\.steps: .* got 0"),
-        (dataclasses.replace(WORKLOAD, segments=()), "abci", {}, "workload.segments"),
+        (with_segment(devices=6), "abci", {}, "6 devices of v100"),
     ],
 )
 def test_impossible_runs_are_refused(workload, name, options, words):
