@@ -48,8 +48,9 @@ def test_names_become_devices(text, devices, processes, platform, shape):
     ],
 )
 def test_impossible_names_are_refused(text):
-    with pytest.raises(ConfigError, match=re.escape(repr(text))):
+    with pytest.raises(ConfigError, match=re.escape(repr(text))) as caught:
         open_topology(text)
+    assert ("use 4 or 8" in str(caught.value)) == (text == "v100:6")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,7 @@ def test_targets_hold_the_facts_of_their_boards(name):
     assert name in board.lower()  # so that the hardware of such a device is found again
     assert int(found["device_memory_size"]) == HARDWARE[name].memory
     assert int(found["memory_bandwidth"]) == HARDWARE[name].bandwidth
+    assert int(found["shared_memory_per_block"]) == 48 * 1024
     # FP32 units × 2 FLOPs × clock: the data sheet's plain FP32 rate, in TFLOP/s.
     clock = float(re.search(r"clock_rate_ghz: ([\d.]+)", text)[1])
     rate = int(found["core_count"]) * int(found["fpus_per_core"]) * 2 * clock / 1000
