@@ -130,6 +130,13 @@ def test_workers_that_are_not_counted_leave_the_mean_of_the_others(study, batche
     assert error(parts_of(again), together) < EQUAL
 
 
+def test_rates_follow_the_images(study):
+    """Of 120: a warm-up over 24, then linearly to 0; a gradient's total weight stays the same."""
+    found = [float(study.rates(seen, 1, 1.0, 0.9).learning_rate) for seen in (0, 12, 24, 72, 120)]
+    assert found == pytest.approx([0, 0.2, 0.4, 0.2, 0], abs=1e-12)
+    assert float(study.rates(24, 1, 1 / 4, 0.5).learning_rate) == pytest.approx(0.4 / 4 * 5)
+
+
 def test_backup_workers_give_the_first_gradients(study):
     """Against a loop that sorts the arrivals of each step."""
     times = draws(SETUP.times, 6, SETUP.steps, 0)
