@@ -164,6 +164,8 @@ def test_impossible_policies_are_refused():
     two = np.array([[1.0, 2.0]])
     for make in (
         lambda: Policy(ignored=-1),
+        lambda: Policy(microbatches=0),
+        lambda: Policy(deadline=0.0),
         lambda: Policy(ignored=1, deadline=1.0),
         lambda: Policy(ignored=4).used(4),
         lambda: barrier(two, Policy(deadline=0.1, microbatches=2), 2),
