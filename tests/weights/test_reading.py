@@ -93,6 +93,7 @@ def extra(name, *shape, dtype="f4"):
         (extra("layer2.0.conv1.weight", 7, 16, 1, 1), r"layer2\.0\.conv1.*\(7, 16, 1, 1\)"),
         (extra("bn1.weight", 4, dtype="i4"), "int32"),
         (extra("conv1.weight", 4, 3, 5, 5), "7×7 .* 3×3"),
+        (extra("conv1.weight"), "7×7 .* 3×3"),
     ],
 )
 def test_every_array_is_accounted_for(change, message, tmp_path):

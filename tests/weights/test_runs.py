@@ -12,6 +12,7 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze
 from largebatch.config.plan import resolve
 from largebatch.data import open_source
+from largebatch.data.source import MEAN, STD
 from largebatch.errors import CheckpointError
 from largebatch.training.state import Averages, TrainState
 from largebatch.weights import read
@@ -99,6 +100,16 @@ def test_the_best_is_of_the_weights_that_were_compared(tmp_path):
         assert same(found, sample(MODEL, 5))
         assert "averaged weights, by whose accuracy" in found.origin
     assert same(read(tmp_path), weights)  # the newest is that of the flag
+
+
+def test_photographs_that_are_absent_have_the_usual_normalization(tmp_path):
+    facts = dataclasses.replace(FACTS, image_shape=(32, 32, 3), classes=7)
+    data = {"source": f"folder:{tmp_path}/gone", "image_size": 32, "evaluation_crop": 0.75}
+    weights = checkpoint(tmp_path, 4, facts=facts, data=data)
+    found = read(tmp_path)
+    assert same(found, weights)
+    assert (found.classes, found.mean, found.std) == ((), MEAN, STD)
+    assert (found.evaluation_crop, found.image_shape) == (0.75, (32, 32, 3))
 
 
 @pytest.mark.parametrize(
