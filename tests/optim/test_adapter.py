@@ -6,17 +6,11 @@ import optax
 import pytest
 
 from largebatch import optim
-from largebatch.config import Facts, freeze, load
+from largebatch.config import Facts, freeze
 from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
-
-SHAPES = {
-    "conv": {"kernel": (3, 3, 2, 4)},
-    "bn": {"scale": (4,), "bias": (4,)},
-    "head": {"kernel": (4, 5), "bias": (5,)},
-}
-
+from tests.optim import plain
 
 STEPS = 6
 KINDS = {
@@ -29,10 +23,7 @@ KINDS = {
 
 
 def tree(seed):
-    draw = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda shape: draw.normal(0, 1, shape), SHAPES, is_leaf=lambda x: isinstance(x, tuple)
-    )
+    return plain.random_tree(np.random.default_rng(seed))
 
 
 def rates(step):
@@ -83,16 +74,10 @@ CASES = {
         "b1=0.8 b2=0.95, nesterov=True",
         lambda n, wd: optax.adamw(n, b1=0.8, b2=0.95, nesterov=True, weight_decay=wd, mask=decayed),
     ),
-    "optax:lion": ("", lambda n, wd: optax.lion(n, weight_decay=wd, mask=decayed)),
-    "optax:lamb": (
-        "eps=1e-5",
-        lambda n, wd: optax.lamb(n, eps=1e-5, weight_decay=wd, mask=decayed),
-    ),
     "optax:lars": (
         "momentum=0.8",
         lambda n, wd: optax.lars(n, momentum=0.8, weight_decay=wd, weight_decay_mask=decayed),
     ),
-    "optax:sgd": ("momentum=0.9 nesterov=True", lambda n, _: optax.sgd(n, 0.9, nesterov=True)),
     "optax:adafactor": (
         "min_dim_size_to_factor=2",
         lambda n, _: optax.adafactor(n, min_dim_size_to_factor=2),
@@ -110,8 +95,7 @@ def test_the_same_as_optax_by_hand(name):
     with jax.enable_x64(True):
         expected = by_hand(make)
         found, state = ours(name=name, options=text)
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
+        plain.assert_close(found, expected, 1e-14)
         # The report is of the last gradients.
         norms = [np.linalg.norm(g) for g in jax.tree.leaves(tree(STEPS))]
         np.testing.assert_allclose(state.report.gradient_norm, norms, rtol=1e-13)
@@ -119,20 +103,12 @@ def test_the_same_as_optax_by_hand(name):
 
 
 def test_decay_skip_chooses_what_is_decayed():
+    everywhere = {"decay_skip": ()}, lambda n, wd: optax.adamw(n, weight_decay=wd)
+    nowhere = {"weight_decay": 0.0}, lambda n, _: optax.adam(n)
     with jax.enable_x64(True):
-        options = {"name": "optax:adamw"}
-        found, _ = ours(**options, decay_skip=())
-        expected = by_hand(lambda n, wd: optax.adamw(n, weight_decay=wd))
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
-        none, _ = ours(**options, weight_decay=0.0)
-        plain = by_hand(lambda n, _: optax.adam(n))
-        for one, other in zip(jax.tree.leaves(none), jax.tree.leaves(plain), strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
-
-
-def without_rate(decay=0.1):
-    return optax.sgd(decay)
+        for options, make in (everywhere, nowhere):
+            found, _ = ours(name="optax:adamw", **options)
+            plain.assert_close(found, by_hand(make), 1e-14)
 
 
 def with_keys(learning_rate):
@@ -142,39 +118,24 @@ def with_keys(learning_rate):
     return optax.chain(noise, optax.sgd(learning_rate))
 
 
-def needs_number(learning_rate):
-    return optax.sgd(0.1) if learning_rate > 0.1 else optax.sgd(learning_rate)
-
-
 def growing(learning_rate):
     return optax.GradientTransformation(
         lambda params: (), lambda grads, state, params: (grads, (*state, 1.0))
     )
 
 
-def undecayable(learning_rate, scale):
-    return optax.sgd(scale * learning_rate)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
         ({"name": "optax:adamx"}, ["optax:adamx", "'adam"]),
-        ({"name": "nowhere_at_all:adam"}, ["nowhere_at_all"]),
-        ({"name": "optax:adamw", "options": "b1"}, ["optimizer.options", "b1"]),
-        ({"name": "optax:adamw", "options": "b1=1 b1=2"}, ["optimizer.options", "b1"]),
         ({"name": "optax:adamw", "options": "epss=1"}, ["optimizer.options", "'epss'", "'eps'"]),
         ({"name": "optax:adamw", "options": "learning_rate=1"}, ["schedule.peak"]),
-        ({"name": "optax:adamw", "options": "mask=None"}, ["optimizer.decay_skip"]),
         ({"name": "optax:adamw", "options": "mu_dtype='no'"}, ["optax:adamw"]),
         ({"name": "optax:sgd", "weight_decay": 5e-5}, ["weight_decay=5e-05", "loss.l2"]),
-        ({"name": "optax:polyak_sgd"}, ["optax:polyak_sgd"]),
-        ({"name": f"{__name__}:without_rate"}, ["learning_rate"]),
         ({"name": f"{__name__}:with_keys"}, ["with_keys"]),
-        ({"name": f"{__name__}:needs_number"}, ["needs_number"]),
         ({"name": f"{__name__}:growing"}, ["growing"]),
-        ({"name": f"{__name__}:undecayable"}, ["scale", "optimizer.options"]),
-        ({"name": f"{__name__}:SHAPES"}, ["SHAPES"]),
+        ({"name": f"{__name__}:KINDS"}, ["KINDS"]),
+        ({"name": f"{__name__}:clipped"}, ["limit", "optimizer.options"]),
     ],
 )
 def test_what_is_refused(optimizer, words):
@@ -194,14 +155,14 @@ def test_a_schedule_of_decay_needs_decay():
         resolve(freeze({**sections, "optimizer": {"name": "optax:adam"}}), facts)
 
 
-def clipped(learning_rate, limit=1.0):
+def clipped(learning_rate, limit):
     return optax.chain(optax.clip_by_global_norm(limit), optax.sgd(learning_rate))
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((f"optax:{n}", "") for n in ("lamb", "adafactor", "contrib.muon")),
+        ("optax:adafactor", ""),
         (f"{__name__}:clipped", "limit=1e6"),
     ],
 )
@@ -210,18 +171,3 @@ def test_rules_that_look_at_whole_arrays_are_not_sharded(name, options):
     optimizer_of(freeze({"optimizer": optimizer}), KINDS)
     with pytest.raises(ConfigError, match=r"optimizer\.update=sharded"):
         optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}), KINDS)
-
-
-def test_a_recipe_that_is_shrunk_takes_another_optimizer():
-    overrides = {
-        "run.scale_to": "laptop",
-        "optimizer.name": "optax:adamw",
-        "optimizer.weight_decay": "0.1",
-    }
-    resets = {"flavour": "mlperf", "momentum": "0.9", "nesterov": "false"}
-    resets |= dict.fromkeys(("trust_coefficient", "epsilon", "trust_skip", "rate"), "auto")
-    overrides |= {f"optimizer.{name}": text for name, text in resets.items()}
-    config = load("fujitsu2019_81920", [*overrides.items()])
-    plan = resolve(config, Facts(1437, 360, 10, (8, 8, 1), devices=1))
-    assert plan.rates(3).momentum == 0
-    optimizer_of(config, KINDS)

@@ -1,20 +1,16 @@
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import HARDWARE, MACHINES, cluster_in, hardware_of, machine, read
+from largebatch.parallel.clusters import HARDWARE, MACHINES, cluster_in, hardware_of, machine
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         ("Tesla V100-SXM2-16GB", "v100"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100-SXM4-40GB", "a100-40g"),
-        ("NVIDIA H200", "h200"),
-        ("TPU v4", "tpu:v4"),
         ("TPU v5 lite", "tpu:v5e"),
         ("TPU v5", "tpu:v5p"),
-        ("cpu", "cpu"),
         ("TPU v9", None),
     ],
 )
@@ -37,49 +33,6 @@ def test_every_entry_is_named_by_its_key_and_has_plausible_units():
             assert 1e-7 <= link.latency <= 1e-4
         assert hardware.between.latency >= hardware.inside.latency
         assert bool(hardware.torus) == bool(hardware.slice_chips)
-
-
-# ---- clusters.toml
-
-GIVEN = """
-[hardware.box]
-source = "a data sheet"
-kinds = ["box"]
-flops = { float32 = 1e12, float16 = 2e12, bfloat16 = 2e12 }
-bandwidth = 1e12
-memory = 1e10
-devices_per_node = 4
-inside = { bandwidth = 1e11, latency = 1e-6 }
-between = { bandwidth = 1e10, latency = 1e-5 }
-launch_s = 1e-5
-sustained = 0.5
-
-[cluster.room]
-source = "its door"
-hardware = "box"
-rack_nodes = 2
-uplink_share = 0.5
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("launch_s", "lunch_s", "'lunch_s'"),
-        ("sustained = 0.5", "", "'sustained'"),
-        ("memory = 1e10", "memory = inf", r"hardware\.box\.memory"),
-        ("1e11, latency", "-1.0, latency", r"hardware\.box\.inside\.bandwidth"),
-        ("float16 = 2e12,", "", r"hardware\.box\.flops"),
-        ('= "box"', '= "bok"', r"cluster\.room: .*'bok'"),
-        ("uplink_share = 0.5", "uplink_share = 3", r"cluster\.room\.uplink_share"),
-        ("[cluster.room]", "[cluster.room", r"f\.toml"),
-    ],
-)
-def test_a_wrong_description_is_refused_with_its_place(old, new, words):
-    assert old in GIVEN
-    assert read(GIVEN, "f.toml")[1]["room"].rack_nodes == 2
-    with pytest.raises(ConfigError, match=words):
-        read(GIVEN.replace(old, new), "f.toml")
 
 
 def test_every_number_has_a_source_and_every_cluster_can_be_built():
@@ -114,17 +67,12 @@ def test_a_file_describes_a_cluster_of_known_hardware(tmp_path):
     [
         ("h100", "h1000", r"'h1000'.*'h100'.*\[hardware\]"),
         ('hardware = "h100"', "", "'hardware' is missing"),
-        ("devices_per_node", "devices_per_nod", "'devices_per_nod'.*'devices_per_node'"),
         ("between", "betwen", "'betwen'.*'between'"),
         ("= 4", '= "4"', r"devices_per_node='4': expected an integer"),
-        ("= 4", "= 4.5", r"devices_per_node=4\.5: expected an integer"),
-        ("= 4", "= true", r"devices_per_node=True: expected an integer"),
         ("= 4", "= -4", r"devices_per_node=-4: expected a finite number above 0"),
         ("3e9", "nan", r"between\.bandwidth=nan"),
-        ("bandwidth", "width", r"between: unknown key 'width'"),
         ("{ bandwidth = 3e9 }", "3", r"between=3: expected a table"),
         ("= 4", "= 4\nuplink_share = 2", r"uplink_share=2: .*at most 1"),
-        ("= 4", "= 4\nsource = 2", r"source=2: expected a text"),
         ("= 4", "=", r"expected TOML"),
         ('= "h100"', "= {memory = 1}", r"hardware: 'flops' is missing"),
     ],

