@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 from largebatch import __version__
 from largebatch.config import recipe_file
 from largebatch.config.synonyms import advice
-from largebatch.config.values import any_of
 from largebatch.environment import command_path
-from largebatch.errors import ConfigError, shown
+from largebatch.errors import ConfigError, did_you_mean, shown
 
 Overrides = list[tuple[str, str]]
 _PREFIX = "--config."
@@ -193,9 +192,7 @@ def _reworded(message: str) -> str:
     name, problem = found[1], found[2]
     if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", problem):
         words = [word.strip(" '") for word in choice[2].split(",")]
-        near = difflib.get_close_matches(choice[1], words, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"{name}={choice[1]}: expected {any_of(words)}{hint}"
+        return f"{name}={choice[1]}: {did_you_mean(choice[1], words)}"
     if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", problem):
         return f"{name}={value[2]}: expected {_KINDS.get(value[1], value[1])}"
     if re.match(r"expected (one|at least one|\d+) argument", problem):

@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -44,19 +43,9 @@ class HealthError(UserError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the nearest known name, or the list of all known names.
-
-    A name that differs in both letters and numbers, such as resnet152 for resnet26d, is not near.
-    """
+    """Return a hint: the nearest known name, or the list of all known names."""
     known = list(known)
-    parts = [[re.sub(unlike, "", each) for unlike in (r"[0-9]", r"[^0-9]")] for each in known]
-    letters, digits = (re.sub(unlike, "", name) for unlike in (r"[0-9]", r"[^0-9]"))
-    among = [
-        each
-        for each, (its_letters, its_digits) in zip(known, parts, strict=True)
-        if not digits or its_letters == letters or its_digits == digits
-    ]
-    near = difflib.get_close_matches(name, among, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 

@@ -118,12 +118,7 @@ def imported(reference: str, option: str) -> Any:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            # What the module itself defines, not what it imports.
-            names = [
-                name
-                for name, value in vars(found).items()
-                if not name.startswith("_") and getattr(value, "__module__", None) == module
-            ]
+            names = [name for name in vars(found) if not name.startswith("_")]
             raise ConfigError(f"{option}={reference!r}: no {part!r}; {did_you_mean(part, names)}")
         found = getattr(found, part)
     return found

@@ -82,18 +82,16 @@ def held(
         if trains and first:
             watchdog.finally_do("lock", lambda *_: stack.close())
             # The main thread may hang in an upload, and this process must end.
-            watchdog.finally_do(
-                "logs", lambda *_: watchdog.lost or place.keep_logs(last=True, patience_s=5)
-            )
+            watchdog.finally_do("logs", lambda *_: watchdog.lost or place.keep_logs(patience_s=5))
             watchdog.finally_do("summary", lambda status, _: _untrained(status, place, began))
-        place.fetch_logs(changes_only=not trains)
+        place.fetch_logs()
         try:
             yield
         except BaseException:
-            if first and (problem := _finish(place, watchdog, last=trains)):
+            if first and (problem := _finish(place, watchdog)):
                 warn(problem)
             raise
-        if first and (problem := _finish(place, watchdog, last=trains)):
+        if first and (problem := _finish(place, watchdog)):
             raise StorageError(problem)
 
 
@@ -112,7 +110,7 @@ def _untrained(status: Status, place: Place, began: float) -> None:
         dataclasses.replace(before, status=status).write(place.logs)
 
 
-def _finish(place: Place, watchdog: Watchdog, *, last: bool) -> str:
+def _finish(place: Place, watchdog: Watchdog) -> str:
     """Upload what is left, unless another run has the directory now.
 
     Returns:
@@ -121,7 +119,7 @@ def _finish(place: Place, watchdog: Watchdog, *, last: bool) -> str:
     try:
         with watchdog.section("checkpoint"):
             if not watchdog.lost:
-                place.keep_logs(last=last)
+                place.keep_logs()
     except StorageError as error:
         kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
         place.logs.replace(kept)

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
@@ -28,7 +28,7 @@ Section = Literal["init", "compile", "step", "evaluation", "checkpoint"]
 COMPILING = 4
 """Multiple of ``health.limit_s`` that a compilation may take."""
 BEFORE_LIMIT_S = 120.0
-"""Seconds before the end of a SLURM job at which the run stops as after a signal."""
+"""Seconds to save after SIGUSR1, by which launchers announce the end of a job."""
 _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -215,7 +215,6 @@ class Watchdog:
 
     def _watch(self, signals: socket.socket, stopping: threading.Event) -> None:
         signals.settimeout(_TICK_S)
-        job_end = _job_end(os.environ)
         while not stopping.is_set():
             for number in _received(signals):
                 if number not in _SIGNALS:
@@ -224,9 +223,6 @@ class Watchdog:
                     end_now(128 + number)
                 if self._signalled == float("inf"):
                     self._request(signal.Signals(number))
-            if self._reason is None and job_end - time.time() < BEFORE_LIMIT_S:
-                left = max(0.0, job_end - time.time())
-                self._ask(f"the SLURM job ends in {left:.0f} s", left)
             self._judge()
 
     def _request(self, number: signal.Signals) -> None:
@@ -293,13 +289,6 @@ def _received(signals: socket.socket) -> bytes:
         return signals.recv(64)
     except TimeoutError:
         return b""
-
-
-def _job_end(environ: Mapping[str, str]) -> float:
-    """Return the time at which SLURM ends this job, in seconds since 1970; infinity without it."""
-    text = environ.get("SLURM_JOB_END_TIME", "")
-    end = float(text) if text.isdigit() else float("inf")
-    return end if end > time.time() else float("inf")  # a past end is that of another job
 
 
 IDLE = Watchdog()

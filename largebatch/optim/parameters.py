@@ -5,7 +5,6 @@ expression for the whole path, and the first one that matches decides. A paramet
 is frozen.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -23,7 +22,6 @@ KINDS: tuple[str, ...] = ("conv", "bn", "fc", "bias")
 biases."""
 
 _KEY = "optimizer.lr_mults"
-_NEAR = 3  # names in an error message
 
 
 def path_names(params: PyTree) -> PyTree:
@@ -99,13 +97,14 @@ def multipliers(
         found[path] = 1.0 if first is None else rules[first][1]
         if path in parameters or not found[path]:
             unused.discard(first)
-    for i in sorted(unused):
-        if any(rules[i][0].fullmatch(path) for path in statistics):
-            raise ConfigError(
-                f"{_KEY}: {rules[i][0].pattern!r} decides about BatchNorm statistics alone, which "
-                f"have no learning rate, got the factor {rules[i][1]:g}; use 0 to keep them"
-            )
-        raise ConfigError(_without_match(rules[i][0], (*parameters, *statistics)))
+    if unused:
+        pattern = rules[min(unused)][0].pattern
+        modules = dict.fromkeys(f"{path.partition('/')[0]}/.*" for path in parameters)
+        raise ConfigError(
+            f"{_KEY}: {pattern!r} is not the first to match the whole name of any parameter, and "
+            f"statistics of BatchNorm take only the factor 0; use patterns such as "
+            f"{', '.join(map(repr, modules))}, special ones before general ones"
+        )
     if not any(found[path] for path in parameters):
         raise ConfigError(
             f"{_KEY}: expected at least one parameter with a factor above 0, got 0 for all "
@@ -137,33 +136,3 @@ def with_multipliers(
         return scaled, state
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
-
-
-def _without_match(pattern: re.Pattern[str], paths: Sequence[str]) -> str:
-    """Return the message for a pattern that decides about no path, with near patterns."""
-    if any(pattern.fullmatch(path) for path in paths):
-        return (
-            f"{_KEY}: earlier patterns match all that {pattern.pattern!r} matches; the first match "
-            "decides: use it before them, or remove it"
-        )
-    parts = [path.split("/") for path in paths]
-    modules = {"/".join(part[:i]) for part in parts for i in range(1, len(part))}
-    known = [*(f"{module}/.*" for module in sorted(modules)), *paths]
-    translated = _in_our_names(pattern.pattern)
-    near = [translated] if translated in known else []
-    near = near or difflib.get_close_matches(pattern.pattern, known, n=_NEAR)
-    near = near or list(dict.fromkeys(f"{part[0]}/.*" for part in parts if len(part) > 1))
-    return (
-        f"{_KEY}: expected a regular expression that matches the whole name of a parameter, got "
-        f"{pattern.pattern!r}, which matches none; use {' or '.join(map(repr, near))}"
-    )
-
-
-def _in_our_names(pattern: str) -> str:
-    """Return the pattern of a whole module that torchvision's or timm's name of it stands for."""
-    name = re.split(r"\W", pattern)[0]
-    if stage := re.fullmatch(r"layer([1-4])", name):
-        return f"stages/{int(stage[1]) - 1}/.*"
-    return {"conv1": "stem/.*", "bn1": "stem/.*", "fc": "head/.*", "classifier": "head/.*"}.get(
-        name, ""
-    )

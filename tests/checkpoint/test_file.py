@@ -92,6 +92,11 @@ def test_any_bytes_are_refused(content):
         file.decode(content)
 
 
+def test_a_header_of_an_impossible_length_is_not_read():
+    with pytest.raises(Rejected):
+        file.header_length((2**40).to_bytes(file.HEADER_BYTES, "little"))
+
+
 def made_by_hand(**changes):
     """A file whose digests are right although its manifest has other fields."""
     body = json.loads(safetensors_metadata(CONTENT)["manifest"])

@@ -18,7 +18,7 @@ from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, downloaded, opened
 from largebatch.checkpoint.run_directory import held, note_saved, prepare
 from largebatch.errors import CheckpointError
-from largebatch.fault_tolerance import IDLE
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.object_store import Bucket, StorageError
 from tests.checkpoint.test_checkpoints import LIKE, PLAN, same, tree
 
@@ -80,8 +80,6 @@ def test_the_next_attempt_has_all_logs_and_checkpoints(served):
         (place.logs / ".hidden").write_text("temporary")
         (place.logs / "report").mkdir()
         (place.logs / "report" / "page.html").write_text("page")
-        parts = [name for name in place.bucket.objects() if ".part-" in name]
-        assert parts == [f"metrics.jsonl.part-{len(rows_of(range(1, n + 1))):015d}" for n in (1, 2)]
         assert place.logs.stat().st_mode & 0o777 == 0o700
     assert not place.logs.exists()
     assert sorted(place.bucket.objects()) == [
@@ -143,7 +141,7 @@ def test_after_a_kill_at_any_request_the_newest_checkpoint_is_complete(late, tmp
         done = max(steps_in(place), default=0)
         log_until(place, done)
         train(place, range(done + 1, 3))
-        place.keep_logs(last=True)
+        place.keep_logs()
 
     seen = set()
     for at in itertools.count(1):
@@ -190,7 +188,7 @@ def test_a_lost_local_copy_deletes_nothing(served):
         train(place, [1, 2])
         names = {n for n in place.bucket.objects() if n != "lock.json"}
         shutil.rmtree(place.logs)
-        place.keep_logs(last=True)
+        place.keep_logs()
         assert names <= {*place.bucket.objects()}
     assert names == {*place.bucket.objects()}
 
@@ -212,6 +210,23 @@ def test_what_cannot_be_uploaded_at_the_end_is_kept(served, monkeypatch, tmp_pat
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_copy_that_the_watchdog_cannot_upload_is_kept(served, monkeypatch):
+    """It ends the process without the end of the body."""
+    monkeypatch.setattr(object_store, "_RETRY_S", 0)
+    gateway, url = served
+    actions, watchdog = {}, Watchdog()
+    monkeypatch.setattr(watchdog, "finally_do", actions.__setitem__)
+    with run(url, watchdog=watchdog) as place:
+        log(place, 1)
+        gateway.fault = lambda *_: "503"
+        with pytest.raises(StorageError):
+            actions["logs"]("failed", "hang")
+        gateway.fault = None
+        actions["lock"]("failed", "hang")
+        assert "lock.json" not in place.bucket.objects()
+        assert (place.logs / "metrics.jsonl").read_bytes() == ROW % 1
+
+
 def test_a_run_that_lost_its_lock_uploads_nothing(served, monkeypatch):
     _, url = served
     with run(url) as place:
@@ -225,7 +240,7 @@ def test_a_process_that_ends_does_not_wait_for_an_upload_that_hangs(served):
         place._sending.acquire()  # the main thread waits for the store
         began = time.monotonic()
         with pytest.raises(StorageError, match="hangs"):
-            place.keep_logs(last=True, patience_s=0.2)
+            place.keep_logs(patience_s=0.2)
         assert time.monotonic() - began < 5
         place._sending.release()
 

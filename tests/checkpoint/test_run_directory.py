@@ -1,11 +1,12 @@
 """What of a run directory is moved, and what is left alone, on a disk and in an object store."""
 
+import errno
 import os
 
 import pytest
 
 from largebatch.checkpoint.place import LocalPlace, is_own
-from largebatch.checkpoint.run_directory import note_saved, prepare
+from largebatch.checkpoint.run_directory import note_saved, prepare, reporting_full_disk
 from largebatch.errors import CheckpointError, UserError
 
 OWN = {
@@ -157,8 +158,12 @@ def test_a_file_in_the_place_of_the_archive_is_one_line(tmp_path):
     assert content(place) == before
 
 
+def test_a_full_disk_is_the_users_error_and_a_broken_one_is_not(tmp_path):
+    for number, expected in ((errno.ENOSPC, UserError), (errno.EIO, OSError)):
+        with pytest.raises(expected), reporting_full_disk(tmp_path):
+            raise OSError(number, "of the disk")
+
+
 def test_only_files_of_a_run_are_its_own():
     assert all(map(is_own, OWN))
     assert not any(map(is_own, OTHERS))
-    assert is_own("metrics.jsonl.part-000000000000123")
-    assert not is_own("notes.txt.part-000000000000123")

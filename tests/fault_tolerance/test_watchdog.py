@@ -38,13 +38,13 @@ with Watchdog(Health(**json.loads(sys.argv[1]))).watching() as watchdog:
 """
 
 
-def start(body, where, environment=(), **options):
+def start(body, where, **options):
     """Run lines within the watchdog's body until they print that they are ready."""
     script = CHILD + textwrap.indent(textwrap.dedent(body), "    ")
     process = subprocess.Popen(
         [sys.executable, "-c", script, json.dumps(options)],
         cwd=where,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -111,23 +111,6 @@ def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
     for name in ("blocked_in_c", "waits_for_ever"):
         assert name in stacks.read_text()
         assert name not in errors
-
-
-@pytest.mark.slow
-def test_the_end_of_a_slurm_job_is_a_signal(tmp_path):
-    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 100)}
-    body = """
-    with watchdog.section('step'):
-        ready()
-        while True:
-            time.sleep(0.1)
-            watchdog.poll()
-    """
-    process = start(body, tmp_path, end)
-    code, errors = ended(process)
-    assert code == 1  # the exception, which nobody catches here
-    assert "Interrupted: " in errors
-    assert "SLURM" in errors
 
 
 def test_only_one_process_may_stop_where_it_is():

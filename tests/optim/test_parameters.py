@@ -59,7 +59,7 @@ def test_the_first_pattern_that_matches_the_whole_name_decides():
 @pytest.mark.parametrize(
     ("texts", "near"),
     [
-        (("stem: 0",), r"'stem/\.\*'"),
+        (("stem: 0",), r"'stem'.*'stem/\.\*', 'head/\.\*'"),
         ((".*/mean: 0.1",), "statistics"),
         (("head/.*: 0", "head/bias: 1"), "head/bias"),
         ((".*: 0",), r"\(\?!head/\)"),

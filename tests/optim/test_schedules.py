@@ -119,6 +119,15 @@ def test_peak_rate():
             peak_rate(peak=peak, per_256=per_256, **shared)
 
 
+def test_momentum_correction_by_hand():
+    made = dataclasses.replace(MADE, corrected=True)
+    found = made.at(50, 0, 2, scale=3.0, scale_before=2.0)
+    assert found.momentum == pytest.approx(0.9 * 15 / 4, rel=1e-15)
+    # After a rate of 0 there is nothing to take the velocity from.
+    at_zero = dataclasses.replace(made, learning_rate=dataclasses.replace(RATE, start=0.0))
+    assert at_zero.at(50, 0, 2).momentum == 0.9
+
+
 def test_corrected_momentum_makes_rates_inside_those_outside():
     """Goyal et al. 2017, section 3: the two forms of SGD are then the same."""
     positions = range(0, 600, 60)
