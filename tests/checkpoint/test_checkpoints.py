@@ -96,11 +96,14 @@ def test_what_is_restored_is_what_was_saved(place):
 
 
 def test_the_newest_the_best_and_those_of_an_uninterrupted_run_are_kept(place):
-    accuracies = {1: 0.5, 2: 0.9, 3: -1.0, 4: 0.7, 5: 0.8}
-    for step, top1 in accuracies.items():
-        save(place, step, keep=2, validation_top1=top1)
+    accuracies = {1: 0.0, 2: 0.9, 3: -1.0, 4: 0.7, 5: 0.8}
+    with opened(place, keep_best=True) as (checkpoints, _):
+        assert checkpoints.exceeds_best(0.0)
+        for step, top1 in accuracies.items():
+            save(place, step, keep=2, validation_top1=top1)
+            assert stored.best(place).step == min(step, 2)
+        assert not checkpoints.exceeds_best(0.9)
     assert steps_in(place) == [5, 4, 2]
-    assert stored.best(place).step == 2
     save(place, 6, keep=2, for_stop=1)
     assert steps_in(place) == [6, 5, 4, 2]
     with opened(place) as (checkpoints, _):
@@ -261,11 +264,11 @@ def test_space_is_checked_before_training(tmp_path, monkeypatch):
     place = LocalPlace(tmp_path)
     place.create()
     needed = file.bytes_needed(LIKE)
-    with opened(place, keep=2) as (checkpoints, told):
+    with opened(place, keep=1, keep_best=True) as (checkpoints, told):
         monkeypatch.setattr(place, "free_bytes", lambda: 3 * needed)
         checkpoints.check_space(LIKE)
         assert told == []
-        monkeypatch.setattr(place, "free_bytes", lambda: 2 * needed)
+        monkeypatch.setattr(place, "free_bytes", lambda: needed)
         checkpoints.check_space(LIKE)
         assert "run.keep_checkpoints" in told[0]
         monkeypatch.setattr(place, "free_bytes", lambda: needed - 1)

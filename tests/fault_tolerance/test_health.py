@@ -37,11 +37,6 @@ def fed(health, losses, first=1, top1=CHANCE, images=IMAGES):
     return [health.look(step, loss, 1.0, top1, images) for step, loss in enumerate(losses, first)]
 
 
-def goes_on(health, losses, **given):
-    """Whether nothing is said about any step."""
-    return {(v.action, v.text) for v in fed(health, losses, **given)} == {("continue", "")}
-
-
 def stopped(health, losses, first=1, top1=CHANCE, images=IMAGES):
     """The step at which the run was stopped, and the message."""
     for step, loss in enumerate(losses, first):
@@ -122,143 +117,117 @@ def test_the_message_names_the_checkpoints_that_there_are(policy, saved, words, 
     assert not any(word in message for word in absent)
 
 
-def test_divergence_is_a_whole_window_above_the_limit_after_the_warm_up():
-    step, message = stopped(Health(plan()), [GUESS] * 5 + [HIGH] * 95)
-    assert step == 15  # 10 of warm-up, 5 of a window
-    assert "schedule.peak=2" in message
-    long = plan(schedule={"warmup": "40 steps"})
-    assert stopped(Health(long), [GUESS] * 5 + [HIGH] * 95)[0] == 45
-    assert stopped(Health(plan({"policy": "skip"})), [GUESS] + [HIGH] * 99)[0] == 15
-    unseen = plan({"stuck_after": ""})
-    # One loss below is enough for none, and so is a smaller distance.
-    assert goes_on(Health(unseen), [WELL if step % 5 == 0 else HIGH for step in range(100)])
-    assert goes_on(Health(unseen), [GUESS + 0.49] * 100)
-    assert goes_on(Health(plan({"divergence": 0.0, "stuck_after": ""})), [100.0] * 100)
+def end_of(losses, top1=CHANCE, images=IMAGES, evaluations=None, counts=None, **options):
+    """The step that ends a run; with a minus, that of its one warning; 0 if nothing is said."""
+    health, warned = Health(plan(**options), counts=counts), 0
+    for step, loss in enumerate(losses, 1):
+        try:
+            verdict = health.look(step, loss, 1.0, top1(step) if callable(top1) else top1, images)
+        except HealthError:
+            return step
+        assert verdict.action == "continue"
+        if verdict.text:
+            assert not warned
+            warned = -step
+        if step in (evaluations or {}):
+            health.look_at_evaluation(step, *evaluations[step])
+    return warned
+
+
+FLAT, UNSEEN = [GUESS] * 100, {"health": {"stuck_after": ""}}
+LATE = [GUESS] * 5 + [HIGH] * 95
+SURE = [GUESS] + [20.0] * 99  # of itself, and often wrong
+NONE_BETTER = (CHANCE, GUESS, EQUAL)
+UNEQUAL = {"classes": 2, "loss": {"label_smoothing": 0.0}}
+ENTROPY = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
 
 
 @pytest.mark.parametrize(
-    ("given", "images", "top1"),
+    ("expected", "losses", "given"),
     [
-        ({}, 800, 0.3),  # sure of itself and mostly wrong, but far better than a guess
-        ({}, 1, 0.8),  # of single images, in each of which the loss is high
-        ({"health": {"window": 1}}, 8, 0.0),  # eight images prove nothing
-        ({"loss": {"label_smoothing": 0.9}}, 800, 0.5),
+        # Diverged: a whole window above the limit after the warm-up, with too few right images.
+        (15, LATE, {}),
+        (45, LATE, {"schedule": {"warmup": "40 steps"}}),
+        (15, LATE, {"health": {"policy": "skip"}}),
+        (0, [WELL if step % 5 == 0 else HIGH for step in range(100)], UNSEEN),
+        (0, [GUESS + 0.49] * 100, UNSEEN),
+        (0, [100.0] * 100, {"health": {"divergence": 0.0, "stuck_after": ""}}),
+        (0, SURE, {"top1": 0.3, **UNSEEN}),
+        (0, SURE, {"top1": 0.5, "loss": {"label_smoothing": 0.9}, **UNSEEN}),
+        (0, SURE, {"top1": 0.8, "images": 1, **UNSEEN}),  # of single images
+        (0, SURE[:11], {"top1": 0.0, "images": 8, **UNSEEN}),  # eight prove nothing
+        # A loss that is high from the start, as in fine-tuning, has not diverged.
+        (0, np.linspace(5.0, 3.5, 100), {"schedule": {"warmup": "0 steps"}, **UNSEEN}),
+        (25, [5.0] * 20 + [5.6] * 80, {"schedule": {"warmup": "0 steps"}, **UNSEEN}),
+        (6, [GUESS] + [1e4] * 99, {"schedule": {"warmup": "0 steps"}, **UNSEEN}),
+        # Stuck: two spans of five steps after step 30 and the warm-up, or a tenth of the run.
+        (40, FLAT, {}),
+        (40, FLAT, {"top1": 0.0}),
+        (0, FLAT, UNSEEN),
+        (70, FLAT, {"schedule": {"warmup": "60 steps"}}),
+        (160, FLAT * 4, {"schedule": {"length": "400 steps"}}),
+        (
+            21,
+            FLAT,
+            {
+                "health": {"stuck_after": "1 step", "window": 20},
+                "schedule": {"warmup": "0 steps"},
+            },
+        ),
+        (0, FLAT, {"images": 8, "health": {"window": 1}}),  # 560 images prove nothing
+        # Any sign of learning.
+        (0, FLAT, {"top1": 1.25 * CHANCE}),
+        (0, [GUESS - 0.05] * 100, {}),
+        (0, np.linspace(GUESS + 0.4, GUESS, 100), {}),
+        (0, FLAT, {"evaluations": {12: NONE_BETTER, 36: (0.16, GUESS, EQUAL)}}),
+        (0, FLAT, {"evaluations": {12: (0.25, GUESS, EQUAL)}}),
+        # Who has learned once is only warned.
+        (-40, FLAT, {"evaluations": {12: (CHANCE, GUESS - 0.05, EQUAL)}}),
+        (-40, FLAT, {"top1": lambda step: 0.5 if 5 <= step < 10 else CHANCE}),
+        # Two classes: a loss near that of a guess, and a validation accuracy of 72 %.
+        (0, [0.6907] * 100, {"classes": 2, "top1": 0.54}),
+        (
+            0,
+            [0.6907] * 100,
+            {"classes": 2, "top1": 0.5, "evaluations": {20: (0.72, 0.69, (180, 180))}},
+        ),
+        (40, [math.log(2)] * 100, {"classes": 2, "top1": 0.5}),
+        # The guess is the largest class.
+        (40, [ENTROPY] * 100, {"counts": (90, 10), "top1": 0.9, **UNEQUAL}),
+        (0, [ENTROPY] * 100, {"counts": (90, 10), "top1": 0.92, **UNEQUAL}),
+        (0, [ENTROPY - 0.03] * 100, {"counts": (90, 10), "top1": 0.9, **UNEQUAL}),
+        (0, [ENTROPY] * 100, {"top1": 0.9, **UNEQUAL}),
+        # Altered images prove nothing without two evaluations, of enough images and classes.
+        (-40, FLAT, {"augment": {"erase": 0.2}}),
+        (40, FLAT, {"evaluations": dict.fromkeys((33, 36), NONE_BETTER), **MIXED}),
+        (-40, FLAT[:41], {"evaluations": {36: NONE_BETTER}, **MIXED}),
+        (
+            -40,
+            FLAT,
+            {"evaluations": {36: (CHANCE, GUESS, (5,) * 7), 39: (1.0, GUESS, (100,))}, **MIXED},
+        ),
+        # Sigmoids begin at ln 2, and their losses are means over the classes.
+        (15, [0.41] * 10 + [math.log(2) + 0.55 / 7] * 90, {"loss": {"kind": "sigmoid"}}),
     ],
 )
-def test_a_network_that_is_better_than_a_guess_has_not_diverged(given, images, top1):
-    given = {"health": {"stuck_after": ""} | given.get("health", {})} | {
-        k: v for k, v in given.items() if k != "health"
-    }
-    health = Health(plan(**given))
-    count = 11 if images == 8 else 100
-    assert goes_on(health, [GUESS] + [20.0] * (count - 1), top1=top1, images=images)
+def test_runs_are_ended_or_not(expected, losses, given):
+    assert end_of(losses, **given) == expected
 
 
-def test_a_loss_that_is_high_from_the_start_has_not_diverged():
-    """Fine-tuning begins with any loss, and falls slowly at a small rate."""
-    made = plan({"stuck_after": ""}, schedule={"warmup": "0 steps"})
-    assert goes_on(Health(made), np.linspace(5.0, 3.5, 100).tolist())
-    assert stopped(Health(made), [5.0] * 20 + [5.6] * 80)[0] == 25
-    exploded = [GUESS] + [1e4] * 99  # at the first update
-    assert stopped(Health(made), exploded)[0] == 6
-
-
-@pytest.mark.parametrize(("policy", "top1"), [("stop", 0.0), ("rollback", CHANCE)])
-def test_a_network_that_has_never_been_better_than_a_guess_is_stuck(policy, top1):
-    made = plan({"policy": policy})
-    losses = (GUESS + np.tile(0.3 * np.array([1, -1, 0.5, -0.5, 0]), 20)).tolist()
-    step, message = stopped(Health(made, newest=lambda step: "c/30"), losses, top1=top1)
-    assert step == 40  # two spans of five steps after step 30
+def test_the_message_of_a_stuck_network_has_the_numbers_and_the_fix():
+    _, message = stopped(Health(plan({"policy": "rollback"}), newest=lambda step: "c/30"), FLAT)
     for words in ("schedule.peak=2", "health.stuck_after=''", "8,000 images", "14.29%", "c/30"):
         assert words in message
-    assert goes_on(Health(plan({"policy": policy, "stuck_after": ""})), losses, top1=top1)
 
 
-def test_it_is_looked_for_after_the_warm_up_and_over_a_tenth_of_the_run():
-    flat = [GUESS] * 400
-    late = plan(schedule={"warmup": "60 steps"})
-    assert stopped(Health(late), flat)[0] == 70
-    longer = plan(schedule={"length": "400 steps"})
-    assert stopped(Health(longer), flat)[0] == 120 + 40
-    early = plan({"stuck_after": "1 step", "window": 20}, schedule={"warmup": "0 steps"})
-    assert stopped(Health(early), flat)[0] == 21
-    few = plan({"window": 1}, batch={"workers": 8, "images_per_worker": 1})
-    assert goes_on(Health(few), flat[:100], images=8)  # 560 images after step 30 prove nothing
-
-
-def learning(**given):
-    """What a run has that learns: one of the signs each."""
-    return pytest.param(given, id="-".join(given))
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        learning(top1=1.25 * CHANCE),  # in training, always a little better
-        learning(once=0.5),  # in some steps of the warm-up
-        learning(losses=[GUESS - 0.05] * 100),
-        learning(losses=np.linspace(GUESS + 0.4, GUESS, 100).tolist()),  # it falls
-        learning(evaluations={12: 0.25}),
-        learning(evaluations={12: 0.1, 36: 0.16}),
-        learning(evaluation_loss=GUESS - 0.05),
-    ],
-)
-def test_a_run_with_any_sign_of_learning_is_not_ended(sign):
-    health = Health(plan())
-    for step in range(1, 101):
-        top1 = sign.get("once", CHANCE) if 5 <= step < 10 else sign.get("top1", CHANCE)
-        loss = sign.get("losses", [GUESS] * 100)[step - 1]
-        assert health.look(step, loss, 1.0, top1, IMAGES).action == "continue"
-        if step in sign.get("evaluations", {12: 0.1}):
-            found = sign.get("evaluations", {12: 0.1})[step]
-            health.look_at_evaluation(step, found, sign.get("evaluation_loss", GUESS), EQUAL)
-
-
-def test_two_classes_are_not_stuck_where_the_loss_is_near_that_of_a_guess():
-    """Validation 72 %, a training loss of 0.6907."""
-    health = Health(plan(classes=2))
-    assert goes_on(health, [0.6907] * 100, top1=0.54)
-    health = Health(plan(classes=2))
-    fed(health, [0.6907] * 20, top1=0.5)
-    health.look_at_evaluation(20, 0.72, 0.69, (180, 180))
-    assert {v.action for v in fed(health, [0.6907] * 80, first=21, top1=0.5)} == {"continue"}
-    assert stopped(Health(plan(classes=2)), [math.log(2)] * 100, top1=0.5)[0] == 40
-
-
-def test_the_largest_class_is_the_guess_where_classes_are_unequal():
-    counts = (90, 10)
-    entropy = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-    made = plan(classes=2, loss={"label_smoothing": 0.0})
-    # It always names the largest class.
-    step, message = stopped(Health(made, counts=counts), [entropy] * 100, top1=0.9)
-    assert (step, "90.00%" in message) == (40, True)
-    assert goes_on(Health(made, counts=counts), [entropy - 0.03] * 100, top1=0.9)
-    assert goes_on(Health(made, counts=counts), [entropy] * 100, top1=0.92)
-    assert {v.action for v in fed(Health(made), [entropy] * 100, top1=0.9)} == {"continue"}
-
-
-def test_altered_images_need_evaluations_and_until_then_there_is_one_warning():
-    made, flat = plan(augment={"erase": 0.2}), [GUESS] * 60
-    health = Health(made)
-    texts = [verdict.text for verdict in fed(health, [GUESS] * 100)]
-    assert [step for step, text in enumerate(texts, 1) if text] == [40]
-    health = Health(made)
-    for step in (20, 33, 36):
-        health.look_at_evaluation(step, CHANCE, GUESS, EQUAL)
-    assert stopped(health, flat, first=31)[0] == 40
-    for few in ((5,) * worlds.CLASSES, EQUAL[:1]):  # too few images, or one class
-        health = Health(made)
-        for step in (33, 36):
-            health.look_at_evaluation(step, max(few) / sum(few), GUESS, few)
-        assert {v.action for v in fed(health, flat, first=31)} == {"continue"}
-
-
-def test_who_has_learned_once_is_only_warned():
-    health = Health(plan())
-    assert goes_on(health, [WELL] * 20, top1=0.9)
-    verdicts = fed(health, [GUESS] * 80, first=21)
-    assert {v.action for v in verdicts} == {"continue"}
-    assert sum(bool(v.text) for v in verdicts) == 1
+def test_the_guess_of_sigmoids_is_a_mean_over_the_classes():
+    """It has 1/C·ln C + (1 − 1/C)·ln(C / (C − 1))."""
+    classes = worlds.CLASSES
+    guess = math.log(classes) / classes + (1 - 1 / classes) * math.log(classes / (classes - 1))
+    made = plan(loss={"kind": "sigmoid"})
+    assert made.guess == pytest.approx(guess, rel=1e-12)
+    assert stopped(Health(made), [guess] * 100)[0] == 40
+    assert end_of([guess - 0.02 / classes] * 100, loss={"kind": "sigmoid"}) == 0
 
 
 def share_ended(accuracies, runs=50):
@@ -291,18 +260,6 @@ def test_how_often_runs_are_ended():
     assert share_ended(late) > 0.95  # until then it had never learned
     fallen = np.where(steps < 20, CHANCE + 2 * edge, CHANCE)
     assert share_ended(fallen) == 0  # it has learned once
-
-
-def test_limits_of_sigmoids_are_in_units_of_their_mean_over_classes():
-    """They begin at ln 2, and a guess has 1/C·ln C + (1 − 1/C)·ln(C / (C − 1))."""
-    classes = worlds.CLASSES
-    guess = math.log(classes) / classes + (1 - 1 / classes) * math.log(classes / (classes - 1))
-    made = plan(loss={"kind": "sigmoid"})
-    assert made.guess == pytest.approx(guess, rel=1e-12)
-    losses = [guess] * 10 + [math.log(2) + 0.55 / classes] * 90
-    assert stopped(Health(made), losses)[0] == 15
-    assert goes_on(Health(made), [guess - 0.02 / classes] * 100)
-    assert stopped(Health(made), [guess] * 100)[0] == 40
 
 
 def state(shift):

@@ -1,7 +1,5 @@
 """Masks of kinds of parameters, and learning rate multipliers."""
 
-import collections
-
 import jax
 import numpy as np
 import optax
@@ -9,24 +7,11 @@ import pytest
 
 from largebatch import optim
 from largebatch.errors import ConfigError
-from largebatch.models import Model
-from largebatch.optim import KINDS, skipping
+from largebatch.optim import skipping
 from tests.optim import plain
 
 PATHS = ("stem/conv/kernel", "stem/bn/scale", "head/kernel", "head/bias")
 STATISTICS = ("stem/bn/mean", "stem/bn/var")
-
-
-def test_masks_of_resnet50():
-    model = Model("resnet50", classes=1000)
-    params, kinds = model.shapes()[0], model.kinds()
-    assert collections.Counter(kinds.values()) == {"conv": 53, "bn": 106, "fc": 1, "bias": 1}
-    applies = skipping(("bn", "bias"), kinds)(params)
-    assert applies["head"] == {"kernel": True, "bias": False}
-    assert applies["stem"] == {"conv": {"kernel": True}, "bn": {"scale": False, "bias": False}}
-    assert sum(jax.tree.leaves(applies)) == 54
-    assert all(jax.tree.leaves(skipping((), kinds)(params)))
-    assert not any(jax.tree.leaves(skipping(KINDS, kinds)(params)))
 
 
 def test_a_mask_follows_the_declared_kinds():

@@ -224,19 +224,6 @@ def test_auto_is_a_fixed_size_where_nothing_can_be_planned(given, scheme, count)
     assert len(fixed) == count
 
 
-def test_a_number_and_the_other_schemes_are_taken_as_they_are():
-    v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
-    for comm in (
-        Comm(bucket_mib=8.0, wire="bfloat16"),
-        Comm(allreduce="leaf"),
-        Comm(allreduce="tree", bucket_mib=2.0),
-    ):
-        expected = plan_buckets(
-            elements(), scheme=comm.allreduce, least_bytes=8 * 2**20, itemsize=2
-        )
-        assert paths(gradient_buckets(NETWORK, comm, v100s, **FACTS)) == paths(expected)
-
-
 def test_auto_follows_the_network():
     v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
     comm = Comm(bucket_mib="auto", wire="bfloat16")

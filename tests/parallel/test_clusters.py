@@ -1,22 +1,7 @@
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import HARDWARE, MACHINES, cluster_in, hardware_of, machine
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("Tesla V100-SXM2-16GB", "v100"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
-        ("TPU v5 lite", "tpu:v5e"),
-        ("TPU v5", "tpu:v5p"),
-        ("TPU v9", None),
-    ],
-)
-def test_devices_are_known_by_the_names_that_jax_gives_them(kind, name):
-    found = hardware_of(kind)
-    assert (found and found.name) == name
+from largebatch.parallel.clusters import HARDWARE, MACHINES, cluster_in, machine
 
 
 def test_every_entry_is_named_by_its_key_and_has_plausible_units():
