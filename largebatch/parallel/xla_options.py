@@ -22,109 +22,73 @@ _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 # TPUs whose SparseCores can reduce while the TensorCore computes.
 _SPARSECORE = {
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": (
-        "True",
-        "reduces on the SparseCores beside backward; by default all all-reduces are synchronous",
-    ),
-    "xla_jf_crs_combiner_threshold_in_bytes": (
-        "0",
-        "keeps the buckets apart before they are assigned to the SparseCores",
-    ),
-    "xla_tpu_enable_async_collective_merger": ("False", "the same after it"),
-    "xla_tpu_use_tc_device_shape_on_sc": (
-        "True",
-        "leaves the arrays in the TensorCore's layout",
-    ),
-    "xla_sc_disable_megacore_partitioning": (
-        "True",
-        "gives an all-reduce to the SparseCores of a chip as a whole",
-    ),
-    "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment": (
-        "True",
-        "schedules again once the all-reduces are asynchronous; without it most are not overlapped",
-    ),
-    "xla_tpu_sparse_core_all_reduce_latency_multiplier": (
-        "4",
-        "expects a slower all-reduce, and leaves more convolutions between its start and end",
-    ),
+    # Reduces on the SparseCores beside backward; by default all all-reduces are synchronous.
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": "True",
+    # Keeps the buckets apart before they are assigned to the SparseCores.
+    "xla_jf_crs_combiner_threshold_in_bytes": "0",
+    # Keeps them apart after it.
+    "xla_tpu_enable_async_collective_merger": "False",
+    # Leaves the arrays in the TensorCore's layout.
+    "xla_tpu_use_tc_device_shape_on_sc": "True",
+    # Gives an all-reduce to the SparseCores of a chip as a whole.
+    "xla_sc_disable_megacore_partitioning": "True",
+    # Schedules again once the all-reduces are asynchronous; without it most are not overlapped.
+    "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment": "True",
+    # Expects a slower all-reduce, and leaves more convolutions between its start and end.
+    "xla_tpu_sparse_core_all_reduce_latency_multiplier": "4",
 }
 
 # TPUs that can fuse an all-reduce with the convolutions beside it, which carry it forward.
 _FUSION = {
-    "xla_jf_crs_combiner_threshold_in_bytes": (
-        "0",
-        "keeps the buckets apart before they are fused",
-    ),
-    "xla_enable_async_all_reduce": ("True", "allows asynchronous all-reduces"),
-    "xla_tpu_enable_async_collective_fusion": (
-        "True",
-        "fuses asynchronous collectives with convolutions",
-    ),
-    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": (
-        "True",
-        "the same for all-reduces",
-    ),
-    "xla_tpu_enable_async_collective_fusion_multiple_steps": (
-        "True",
-        "lets several convolutions carry one all-reduce",
-    ),
-    "xla_tpu_overlap_compute_collective_tc": (
-        "True",
-        "computes and reduces on the TensorCore at the same time",
-    ),
+    # Keeps the buckets apart before they are fused.
+    "xla_jf_crs_combiner_threshold_in_bytes": "0",
+    # Allows asynchronous all-reduces.
+    "xla_enable_async_all_reduce": "True",
+    # Fuses asynchronous collectives with convolutions.
+    "xla_tpu_enable_async_collective_fusion": "True",
+    # Fuses all-reduces too.
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "True",
+    # Lets several convolutions carry one all-reduce.
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": "True",
+    # Computes and reduces on the TensorCore at the same time.
+    "xla_tpu_overlap_compute_collective_tc": "True",
 }
 
-TABLE: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]] = {
+TABLE: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("cuda", "always"): {
-        "xla_gpu_enable_latency_hiding_scheduler": (
-            "True",
-            "moves computation between an all-reduce's start and its end; off by default on a V100",
-        ),
-        "xla_allow_excess_precision": (
-            "False",
-            "rounds activations to their dtype; else XLA keeps float32 copies of them in memory",
-        ),
+        # Moves computation between an all-reduce's start and its end; off by default on a V100.
+        "xla_gpu_enable_latency_hiding_scheduler": "True",
+        # Rounds activations to their dtype; else XLA keeps float32 copies of them in memory.
+        "xla_allow_excess_precision": "False",
     },
     ("cuda", "separate"): {
-        "xla_gpu_all_reduce_combine_threshold_bytes": (
-            "1",
-            "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
-        ),
-        "xla_gpu_reduce_scatter_combine_threshold_bytes": (
-            "1",
-            "the same for optimizer.update=sharded",
-        ),
+        # Keeps the buckets apart; by default they are merged up to 30 MB and wait for the last.
+        "xla_gpu_all_reduce_combine_threshold_bytes": "1",
+        # Keeps those of optimizer.update=sharded apart.
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": "1",
     },
     ("cuda", "deterministic"): {
-        "xla_gpu_deterministic_ops": (
-            "True",
-            "only kernels that give the same bits every time, and none chosen by timing them: "
-            "another start may measure otherwise and choose another",
-        ),
-        "xla_gpu_enable_triton_gemm": (
-            "False",
-            "matrix products by cuBLAS: Triton's have no kernel to fall back on if none is timed",
-        ),
+        # Only kernels that give the same bits every time, and none chosen by timing them: another
+        # start may measure otherwise and choose another.
+        "xla_gpu_deterministic_ops": "True",
+        # Matrix products by cuBLAS: Triton's have no kernel to fall back on if none is timed.
+        "xla_gpu_enable_triton_gemm": "False",
     },
     ("tpu", "separate"): {
-        "xla_jf_crs_combiner_threshold_count": (
-            "1",
-            "keeps the buckets apart; by default they are merged and wait for the last",
-        ),
+        # Keeps the buckets apart; by default they are merged and wait for the last.
+        "xla_jf_crs_combiner_threshold_count": "1",
     },
     ("tpu:v5e", "separate"): _FUSION,
     ("tpu:v5p", "separate"): _SPARSECORE,
     ("tpu:v6e", "separate"): _SPARSECORE,
     # The CPU's compiler always merges all-reduces, and has one thread for all work.
     ("cpu", "always"): {
-        "xla_cpu_experimental_ynn_fusion_type": (
-            "LIBRARY_FUSION_TYPE_DOT",
-            "YNNPACK for matrix products alone; by default it also computes sums over pixels and "
-            "convolutions, and weight gradients copy their operands for it",
-        ),
+        # YNNPACK for matrix products alone; by default it also computes sums over pixels and
+        # convolutions, and weight gradients copy their operands for it.
+        "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT",
     },
 }
-"""(platform, use): name → (value, reason).
+"""(platform, use): name → value.
 
 Platforms are named as by `platform_of`; a TPU has the options of all TPUs and of its generation.
 ``separate`` is for values of ``comm.allreduce`` with separate reductions, ``deterministic`` for
@@ -150,7 +114,7 @@ def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -
         name: value
         for (of, use), options in TABLE.items()
         if of in (family, platform) and uses[use]
-        for name, (value, _) in options.items()
+        for name, value in options.items()
     }
 
 
