@@ -271,6 +271,10 @@ def test_space_is_checked_before_training(tmp_path, monkeypatch):
         monkeypatch.setattr(place, "free_bytes", lambda: needed)
         checkpoints.check_space(LIKE)
         assert "run.keep_checkpoints" in told[0]
+        for step in (1, 2, 3):  # one of them is deleted for each that is written
+            place.write(path_of(step), b"")
+        checkpoints.check_space(LIKE)
+        assert len(told) == 1
         monkeypatch.setattr(place, "free_bytes", lambda: needed - 1)
         with pytest.raises(CheckpointError, match="--workdir"):
             checkpoints.check_space(LIKE)

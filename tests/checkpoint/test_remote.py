@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import itertools
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -181,16 +180,6 @@ def test_an_evaluation_reads_beside_a_training_and_adds_its_file(served):
     with run(url) as again:
         assert (again.logs / "evaluation.json").exists()
         assert (again.logs / "metrics.jsonl").read_bytes() == rows_of([1, 2])
-
-
-def test_a_lost_local_copy_deletes_nothing(served):
-    with run(served[1]) as place:
-        train(place, [1, 2])
-        names = {n for n in place.bucket.objects() if n != "lock.json"}
-        shutil.rmtree(place.logs)
-        place.keep_logs()
-        assert names <= {*place.bucket.objects()}
-    assert names == {*place.bucket.objects()}
 
 
 def test_what_cannot_be_uploaded_at_the_end_is_kept(served, monkeypatch, tmp_path):

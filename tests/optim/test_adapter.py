@@ -56,17 +56,10 @@ def by_hand(make):
 
 def ours(**optimizer):
     rule = optimizer_of(freeze({"optimizer": optimizer}), KINDS)
-    params = jax.tree.map(jax.numpy.asarray, tree(0))
-    state = jax.jit(rule.init)(params)
-
-    @jax.jit
-    def update(grads, state, params, rates):
-        updates, state = rule.update(grads, state, params, rates=rates)
-        return optax.apply_updates(params, updates), state
-
-    for step in range(STEPS):
-        params, state = update(tree(1 + step), state, params, optim.Rates(*rates(step)))
-    return params, state
+    grads = [tree(1 + step) for step in range(STEPS)]
+    given = [optim.Rates(*rates(step)) for step in range(STEPS)]
+    history, state = plain.run(rule, tree(0), grads, given)
+    return history[-1], state
 
 
 CASES = {

@@ -162,35 +162,24 @@ def grid(*shape):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "expected", "in_turn"),
     [
-        (devices("Tesla V100-SXM2-16GB", 2048, 4), ("v100", 512, 4)),
-        (devices("NVIDIA H100 80GB HBM3", 2048, 8), ("h100", 256, 8)),
+        (devices("Tesla V100-SXM2-16GB", 2048, 4), ("v100", 512, 4), False),
         # One process for each GPU: hosts are told apart by their slices, or else as is usual.
-        (devices("NVIDIA H200", 32, 1, per_slice=8), ("h200", 4, 8)),
-        (devices("NVIDIA H200", 32, 1), ("h200", 4, 8)),
-        (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), ("tpu:v5p", 1, 256)),
-        (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), ("tpu:v5e", 2, 256)),
+        (devices("NVIDIA H200", 32, 1, per_slice=8), ("h200", 4, 8), False),
+        (devices("NVIDIA H200", 32, 1), ("h200", 4, 8), False),
+        (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), ("tpu:v5p", 1, 256), False),
+        (devices("TPU v5 lite", 1, 1, coords=grid(1, 1, 1)), ("tpu:v5e", 1, 1), False),
+        (devices("TPU v5 lite", 256, 4, coords=grid(16, 16, 1)), ("tpu:v5e", 1, 256), True),
+        (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), ("tpu:v5e", 2, 256), False),
     ],
 )
-def test_the_cluster_is_read_from_the_devices(given, expected):
+def test_the_cluster_is_read_from_the_devices(given, expected, in_turn):
     cluster = cluster_of(given)
     assert (cluster.hardware.name, cluster.nodes, cluster.node_devices) == expected
     if given[0].coords:
         assert math.prod(cluster.torus_shape) == cluster.node_devices
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (devices("TPU v5 lite", 256, 4, coords=grid(16, 16, 1)), True),
-        (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), False),  # two slices
-        (devices("TPU v5 lite", 1, 1, coords=grid(1, 1, 1)), False),
-        (devices("NVIDIA H200", 32, 8), False),
-    ],
-)
-def test_all_reduces_are_in_turn_in_one_slice_of_a_v5e(given, expected):
-    assert reduces_in_turn(given) == expected
+    assert reduces_in_turn(given) == in_turn
 
 
 def test_a_cluster_that_cannot_be_told_is_none():

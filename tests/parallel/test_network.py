@@ -35,48 +35,67 @@ def cluster(nodes, group, inside=FAST, between=LINK, launch_s=0.0):
     return Cluster(hardware, nodes * group)
 
 
-# ---- against messages
+WHOLE_NODE = Link(4 * LINK.bandwidth, LINK.latency)
+HOPS = [WHOLE_NODE if rank % 4 == 3 else FAST for rank in range(12)]
+LEVELS = [Link(9e9 / (i + 1), 3e-6 * (i + 1)) for i in range(3)]
+RACKED = dataclasses.replace(cluster(6, 2), rack_nodes=3, uplink_share=0.25)
+UPLINK = Link(LINK.bandwidth / 4, LINK.latency)
+LINE = 10**9  # no axis of so many chips closes to a ring
+HALVING = simulated.halving_doubling
 
 
-@pytest.mark.parametrize(("ranks", "nbytes"), [(2, 1.0), (8, 1e6), (13, 1e6)])
-def test_ring_takes_as_long_as_its_messages(ranks, nbytes):
-    world = simulated.ring(ranks, nbytes, [LINK] * ranks)
+@pytest.mark.parametrize(
+    ("world", "seconds"),
+    [
+        *((simulated.ring(n, 1e6, [LINK] * n), ring_s(n, 1e6, LINK)) for n in (2, 8, 13)),
+        # A flat ring waits for its slowest hop.
+        *(
+            (simulated.ring(12, s, HOPS), all_reduce_s(cluster(3, 4), s, "ring"))
+            for s in (1e2, 1e8)
+        ),
+        *(
+            (
+                simulated.hierarchical(nodes, group, 1e6, FAST, LINK),
+                all_reduce_s(cluster(nodes, group), 1e6, "hierarchical_ring"),
+            )
+            for nodes, group in ((3, 4), (4, 1), (1, 4))
+        ),
+        *(
+            (
+                simulated.torus(*shape, 1e6, LINK, both_ways=both_ways),
+                torus_s(shape, 1e6, LINK, wrap=1 if both_ways else LINE),
+            )
+            for shape, both_ways in (((4, 4), True), ((3, 5), True), ((2, 3), False))
+        ),
+        *((HALVING(n, 1e6, LINK), halving_doubling_s(n, 1e6, LINK)) for n in (1, 8, 13)),
+        (HALVING(8, 1e6, LINK), tree_s(8, 1e6, LINK)),
+        # Flat halving and doubling sends everything over the network.
+        *(
+            (
+                HALVING(nodes * group, 1e6, LINK, inside=FAST, group=group),
+                all_reduce_s(cluster(nodes, group), 1e6, "halving_doubling"),
+            )
+            for nodes, group in ((4, 2), (2, 8), (8, 1))
+        ),
+        (
+            simulated.levels([4, 2, 3], 1e6, LEVELS),
+            levels_s(list(zip([4, 2, 3], LEVELS, strict=True)), 1e6),
+        ),
+        # Racks are a level of their own.
+        (
+            simulated.levels([2, 3, 2], 1e6, [FAST, LINK, UPLINK]),
+            all_reduce_s(RACKED, 1e6, "multilevel"),
+        ),
+        (
+            simulated.levels([2, 6], 1e6, [FAST, LINK]),
+            all_reduce_s(cluster(6, 2), 1e6, "multilevel"),
+        ),
+        *((simulated.root(n, 1e6, LINK), root_s(n, 1e6, LINK)) for n in (1, 2, 7)),
+    ],
+)
+def test_an_all_reduce_takes_as_long_as_its_messages(world, seconds):
     world.check()
-    assert ring_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize(("nodes", "group"), [(3, 4), (4, 1), (1, 4)])
-def test_hierarchical_takes_as_long_as_its_messages(nodes, group):
-    world = simulated.hierarchical(nodes, group, 1e6, FAST, LINK)
-    world.check()
-    found = all_reduce_s(cluster(nodes, group), 1e6, "hierarchical_ring")
-    assert found == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize("nbytes", [100.0, 1e8])
-def test_a_flat_ring_waits_for_its_slowest_hop(nbytes):
-    nodes, group = 3, 4
-    whole_node = Link(group * LINK.bandwidth, LINK.latency)
-    hops = [whole_node if rank % group == group - 1 else FAST for rank in range(nodes * group)]
-    world = simulated.ring(nodes * group, nbytes, hops)
-    world.check()
-    found = all_reduce_s(cluster(nodes, group), nbytes, "ring")
-    assert found == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize(("width", "height"), [(2, 3), (4, 4), (3, 5)])
-@pytest.mark.parametrize("both_ways", [False, True])
-def test_torus_takes_as_long_as_its_messages(width, height, both_ways):
-    world = simulated.torus(width, height, 1e6, LINK, both_ways=both_ways)
-    world.check()
-    found = torus_s((width, height), 1e6, LINK, wrap=1 if both_ways else 10**9)
-    if both_ways and width == 2:  # two neighbours are one link: there is no other way round
-        assert found > world.seconds
-    else:
-        assert found == pytest.approx(world.seconds, rel=EXACT)
-
-
-# ---- published figures (RECIPES 6.3: one 51 MB all-reduce on 512 × 4 V100 with 2 × EDR a node)
+    assert seconds == pytest.approx(world.seconds, rel=EXACT)
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS.keys() - {"torus"}])
@@ -119,52 +138,6 @@ def test_devices_must_fill_nodes():
 def test_an_algorithm_must_exist_for_the_hardware():
     with pytest.raises(ConfigError, match=r"algorithm: .*'torus'"):
         all_reduce_s(Cluster(HARDWARE["v100"], 8), 1e6, "torus")
-
-
-# ---- the other algorithms
-
-
-@pytest.mark.parametrize(("ranks", "nbytes"), [(1, 1.0), (8, 1.0), (13, 1e6)])
-def test_halving_and_doubling_folds_what_exceeds_a_power_of_two(ranks, nbytes):
-    world = simulated.halving_doubling(ranks, nbytes, LINK)
-    world.check()
-    assert halving_doubling_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
-    if ranks == 8:
-        assert tree_s(ranks, nbytes, LINK) == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize(("nodes", "group"), [(4, 2), (2, 8), (8, 1)])
-def test_flat_halving_and_doubling_sends_everything_over_the_network(nodes, group):
-    world = simulated.halving_doubling(nodes * group, 1e6, LINK, inside=FAST, group=group)
-    world.check()
-    found = all_reduce_s(cluster(nodes, group), 1e6, "halving_doubling")
-    assert found == pytest.approx(world.seconds, rel=EXACT)
-
-
-@pytest.mark.parametrize("sizes", [[4, 2, 3], [5]])
-def test_levels_take_as_long_as_their_messages(sizes):
-    links = [Link(9e9 / (i + 1), 3e-6 * (i + 1)) for i in range(len(sizes))]
-    world = simulated.levels(sizes, 1e6, links)
-    world.check()
-    found = levels_s(list(zip(sizes, links, strict=True)), 1e6)
-    assert found == pytest.approx(world.seconds, rel=EXACT)
-
-
-def test_racks_are_a_level_of_their_own():
-    racked = dataclasses.replace(cluster(6, 2), rack_nodes=3, uplink_share=0.25)
-    uplink = Link(LINK.bandwidth / 4, LINK.latency)
-    world = simulated.levels([2, 3, 2], 1e6, [FAST, LINK, uplink])
-    world.check()
-    assert all_reduce_s(racked, 1e6, "multilevel") == pytest.approx(world.seconds, rel=EXACT)
-    flat = all_reduce_s(cluster(6, 2), 1e6, "multilevel")
-    assert flat == pytest.approx(all_reduce_s(cluster(6, 2), 1e6, "hierarchical_ring"), rel=EXACT)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 7])
-def test_a_root_takes_all_over_its_one_link(ranks):
-    world = simulated.root(ranks, 1e6, LINK)
-    world.check()
-    assert root_s(ranks, 1e6, LINK) == pytest.approx(world.seconds, rel=EXACT)
 
 
 def test_a_parameter_server_has_the_adapters_of_its_node():
