@@ -78,6 +78,12 @@ def test_by_hand(schedule, expected):
     assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
 
 
+def test_milestones_have_the_rates_of_their_places():
+    for schedule, places in ((POLYNOMIAL, [0, 100, 300, 500]), (LINES, [0, 100, 200, 400, 500])):
+        found = schedule.milestones()
+        assert [(place, rate) for _, place, rate in found] == [(p, schedule(p)) for p in places]
+
+
 def test_siat_cosine_warm_up():
     """SIAT's submission to MLPerf v0.7: from 0.8 to 25, 7.6 of 24 epochs, then a cosine to 0."""
     schedule = Schedule(25.0, 760, 2400, "cosine", start=0.8, warmup_shape="cosine")

@@ -114,3 +114,12 @@ def test_a_learning_rate_of_0_moves_nothing():
         (after,), state = plain.run(optim.rmsprop_sgd(), params, [params], rates)
     np.testing.assert_array_equal(after["w"], 1.0)
     np.testing.assert_allclose(state.momentum["w"], 0.3)
+
+
+def test_a_chain_of_optax_passes_the_rates():
+    """Without weight decay, SGD is linear in the gradients."""
+    params, grads = problem(np.float32)
+    chained = optax.chain(optax.scale(0.5), optim.sgd(), optax.scale(2.0))
+    found, _ = plain.run(chained, params, grads, RATES)
+    expected, _ = plain.run(optim.sgd(), params, grads, RATES)
+    plain.assert_close(found[-1], expected[-1], 1e-6)

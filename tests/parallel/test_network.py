@@ -166,6 +166,15 @@ def test_the_best_number_of_blocks_is_found(ranks, nbytes):
     assert double_tree_s(1, nbytes, LINK) == 0
 
 
+def test_trees_between_nodes_follow_a_chain_inside_them():
+    chain, narrowest = 2 * 3 * FAST.latency, min(FAST.bandwidth, 4 * LINK.bandwidth)
+    streamed = 2 * 2 * LINK.latency + 2 * 15 / 16 * 1e9 / narrowest
+    assert all_reduce_s(cluster(4, 4), 1e9, "tree") == pytest.approx(chain + streamed, rel=EXACT)
+    blocks = double_tree_s(4, 1e9, Link(narrowest, LINK.latency))
+    found = all_reduce_s(cluster(4, 4), 1e9, "double_tree")
+    assert found == pytest.approx(chain + blocks, rel=EXACT)
+
+
 def test_a_pipelined_ring_pays_every_hop_once_and_the_narrowest_way():
     found = all_reduce_s(cluster(3, 4), 0.0, "pipelined_ring")
     assert found == pytest.approx(2 * (9 * FAST.latency + 2 * LINK.latency), rel=EXACT)
