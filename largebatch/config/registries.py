@@ -76,7 +76,7 @@ class Rule:
     title: str
     """Display name; a format string for options such as ``{flavour}``."""
     make: str
-    """``package.module:function`` of ``options``, ``decay_mask``, ``layout`` and ``total`` (see
+    """``package.module:function`` of ``options``, ``decay_mask`` and ``norms`` (from
     `optim.norms_in`); an option with the value ``auto`` is not passed, and ``trust_mask`` takes the
     place of ``trust_skip``. The function returns an optax transformation; its update takes
     ``rates`` and its state has a ``report``."""

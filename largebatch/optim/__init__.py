@@ -7,7 +7,7 @@ host holds the sample position of a run and passes `rates` to each `update`, the
 
 from largebatch.optim.lamb import lamb
 from largebatch.optim.lars import FLAVOURS, LarsSettings, lars, lars_of, lars_settings
-from largebatch.optim.norms import LayerReport, Layout, Total, by_path, global_norm, norms_in
+from largebatch.optim.norms import LayerReport, Layout, Norms, by_path, global_norm, norms_in
 from largebatch.optim.parameters import (
     KINDS,
     multipliers,
@@ -26,11 +26,11 @@ __all__ = [
     "LarsSettings",
     "LayerReport",
     "Layout",
+    "Norms",
     "RateSchedule",
     "Rates",
     "RuleState",
     "Schedule",
-    "Total",
     "by_path",
     "global_norm",
     "lamb",

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from largebatch.errors import ConfigError, did_you_mean, one_line
-from largebatch.optim.norms import LayerReport, Layout, Total, empty_report, measure, norms_in
+from largebatch.optim.norms import DEFAULT, LayerReport, Norms, empty_report, measure
 from largebatch.optim.rule import Mask, cast_like
 from largebatch.optim.schedules import Rates
 from largebatch.registry import imported
@@ -142,8 +142,7 @@ def adapted(
     *,
     weight_decay: float = 0.0,
     decay_mask: Mask = None,
-    layout: Layout = "auto",
-    total: Total | None = None,
+    norms: Norms = DEFAULT,
 ) -> optax.GradientTransformationExtraArgs:
     """Adapt an optax transformation so that its update takes the `Rates` of the step.
 
@@ -152,16 +151,11 @@ def adapted(
         weight_decay: The coefficient; if it is 0, the factory gets the constant 0 instead of the
             scheduled weight decay.
         decay_mask: Parameters with weight decay.
-        layout: Computation of the norms in the report, see `norms_in`.
-        total: Reduction over devices for sharded parameters, see `norms_in`.
+        norms: Computation of the norms in the report, from `norms_in`.
 
     Returns:
         A transformation with an `AdaptedState`.
-
-    Raises:
-        ConfigError: The layout is unknown.
     """
-    norms = norms_in(layout, total)
 
     def init(params: PyTree) -> AdaptedState:
         inner = factory.transformation(1.0, weight_decay, decay_mask)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from largebatch.optim.norms import Layout, Total, measure, norms_in
+from largebatch.optim.norms import DEFAULT, Norms, measure
 from largebatch.optim.rule import (
     Mask,
     RuleState,
@@ -39,8 +39,7 @@ def lamb(
     epsilon: float = 1e-6,
     trust_mask: Mask = None,
     decay_mask: Mask = None,
-    layout: Layout = "auto",
-    total: Total | None = None,
+    norms: Norms = DEFAULT,
 ) -> optax.GradientTransformationExtraArgs:
     """Return LAMB; the docstring of this module has the formulas.
 
@@ -51,16 +50,11 @@ def lamb(
         epsilon: Added to the root of the mean square.
         trust_mask: Parameters with a trust ratio; the ratio of the others is 1.
         decay_mask: Parameters with weight decay.
-        layout: Computation of norms, see `norms_in`.
-        total: Reduction over devices for sharded parameters, see `norms_in`.
+        norms: Computation of norms, from `norms_in`.
 
     Returns:
         A transformation with a `RuleState`.
-
-    Raises:
-        ConfigError: The layout is unknown.
     """
-    norms = norms_in(layout, total)
 
     def init(params: PyTree) -> RuleState:
         return initial_state(params, second_moment=True)

@@ -44,7 +44,7 @@ import numpy as np
 import optax
 
 from largebatch.errors import ConfigError, did_you_mean
-from largebatch.optim.norms import LayerReport, Layout, Total, norms_in
+from largebatch.optim.norms import DEFAULT, LayerReport, Norms
 from largebatch.optim.rule import Mask, Placement, momentum_rule, resolve_mask
 from largebatch.optim.schedules import Rates
 from largebatch.registry import parse_options
@@ -160,8 +160,7 @@ def lars(
     nesterov: bool = False,
     trust_mask: Mask = None,
     decay_mask: Mask = None,
-    layout: Layout = "auto",
-    total: Total | None = None,
+    norms: Norms = DEFAULT,
     **chosen: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """Return LARS; the docstring of this module has the formulas.
@@ -174,8 +173,7 @@ def lars(
         nesterov: Nesterov momentum, as defined by TensorFlow and optax.
         trust_mask: Parameters with a trust ratio; the ratio of the others is 1.
         decay_mask: Parameters with weight decay. For the others, wd is also 0 in the denominator.
-        layout: Computation of norms, see `norms_in`.
-        total: Reduction over devices for sharded parameters, see `norms_in`.
+        norms: Computation of norms, from `norms_in`.
         chosen: Overrides of the flavour, see `lars_settings`. The masks replace `trust_skip` and
             `decay_skip`.
 
@@ -183,10 +181,9 @@ def lars(
         A transformation with a `RuleState`.
 
     Raises:
-        ConfigError: The flavour or layout is unknown, or settings contradict each other.
+        ConfigError: The flavour is unknown, or settings contradict each other.
     """
     settings = lars_settings(flavour, **chosen)
-    norms = norms_in(layout, total)
 
     def trust(
         directions: PyTree, report: LayerReport, decayed: np.ndarray, params: PyTree, rates: Rates

@@ -148,6 +148,8 @@ def _auto(*lists: Arrays, inputs: int = 1) -> jax.Array:
 
 # Functions that return sums of squares.
 _LAYOUTS: dict[str, Callable[..., jax.Array]] = {"auto": _auto, "leaf": _leaf, "rows": _rows}
+DEFAULT: Norms = norms_in("auto")
+"""Norms of whole arrays in the layout of the platform."""
 
 
 def _squares(x: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.norms import DEFAULT, Norms
 from largebatch.optim.rule import Mask, Placement, mean_squares, momentum_rule
 from largebatch.optim.schedules import Rates
 
@@ -39,8 +39,7 @@ def sgd(
     rate: Placement = "outside",
     nesterov: bool = False,
     decay_mask: Mask = None,
-    layout: Layout = "auto",
-    total: Total | None = None,
+    norms: Norms = DEFAULT,
 ) -> optax.GradientTransformationExtraArgs:
     """Return SGD; the docstring of this module has the formulas.
 
@@ -51,17 +50,13 @@ def sgd(
         rate: Whether the velocity contains the learning rate.
         nesterov: Nesterov momentum.
         decay_mask: Parameters with weight decay.
-        layout: Computation of the norms in the report, see `norms_in`.
-        total: Reduction over devices for sharded parameters, see `norms_in`.
+        norms: Computation of the norms in the report, from `norms_in`.
 
     Returns:
         A transformation with a `RuleState`; the trust ratios of its report are 1.
-
-    Raises:
-        ConfigError: The layout is unknown.
     """
     return momentum_rule(
-        norms_in(layout, total),
+        norms,
         outside=rate == "outside",
         nesterov=nesterov,
         decay_mask=decay_mask,
@@ -75,8 +70,7 @@ def rmsprop_sgd(
     epsilon: float = 1e-8,
     nesterov: bool = False,
     decay_mask: Mask = None,
-    layout: Layout = "auto",
-    total: Total | None = None,
+    norms: Norms = DEFAULT,
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transition from RMSprop to SGD; the docstring of this module has the formulas.
 
@@ -88,14 +82,10 @@ def rmsprop_sgd(
         epsilon: Added to the root of the mean square.
         nesterov: Nesterov momentum.
         decay_mask: Parameters with weight decay.
-        layout: Computation of the norms in the report, see `norms_in`.
-        total: Reduction over devices for sharded parameters, see `norms_in`.
+        norms: Computation of the norms in the report, from `norms_in`.
 
     Returns:
         A transformation with a `RuleState`; the trust ratios of its report are 1.
-
-    Raises:
-        ConfigError: The layout is unknown.
     """
 
     def blend(directions: PyTree, held: PyTree, rates: Rates, dtype: Any) -> tuple[PyTree, PyTree]:
@@ -114,7 +104,7 @@ def rmsprop_sgd(
         return blended, second
 
     return momentum_rule(
-        norms_in(layout, total),
+        norms,
         outside=True,
         nesterov=nesterov,
         decay_mask=decay_mask,

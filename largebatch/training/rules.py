@@ -47,13 +47,13 @@ def optimizer_of(config: Config, kinds: Mapping[str, str]) -> optax.GradientTran
     """
     options, loss = config.optimizer, config.loss
     total = parallel.sum_over_devices if options.update == "sharded" else None
+    norms = optim.norms_in(options.layout, total)
     if options.name in OPTIMIZERS:
-        rule = _built_in(options, kinds, total)
+        rule = _built_in(options, kinds, norms)
     else:
         _check_factory(options)
-        rule = _adapted(options, kinds, total)
+        rule = _adapted(options, kinds, norms)
     if options.clip_norm:
-        norms = optim.norms_in(options.layout, total)
         rule = optim.with_clipping(rule, options.clip_norm, norms)
     if loss.l2:
         rule = optim.with_l2(rule, loss.l2, optim.skipping(loss.l2_skip, kinds))
@@ -77,7 +77,7 @@ def _factory(options: Optimizer) -> Factory:
 
 
 def _built_in(
-    options: Optimizer, kinds: Mapping[str, str], total: optim.Total | None
+    options: Optimizer, kinds: Mapping[str, str], norms: optim.Norms
 ) -> optax.GradientTransformationExtraArgs:
     """A rule of `OPTIMIZERS` with the options that it uses."""
     entry = OPTIMIZERS[options.name]
@@ -89,7 +89,7 @@ def _built_in(
     # With a weight decay of 0, updates do not read the parameters for it.
     decays = optim.skipping(_chosen(skips.decay_skip), kinds) if options.weight_decay else False
     make = imported(entry.make, "optimizer.name")
-    return make(**arguments, decay_mask=decays, layout=options.layout, total=total)
+    return make(**arguments, decay_mask=decays, norms=norms)
 
 
 def _chosen(skip: tuple[str, ...] | str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _chosen(skip: tuple[str, ...] | str) -> tuple[str, ...]:
 
 
 def _adapted(
-    options: Optimizer, kinds: Mapping[str, str], total: optim.Total | None
+    options: Optimizer, kinds: Mapping[str, str], norms: optim.Norms
 ) -> optax.GradientTransformationExtraArgs:
     """The rule of an optax transformation."""
     factory = _factory(options)
@@ -107,8 +107,7 @@ def _adapted(
         factory,
         weight_decay=options.weight_decay if factory.takes_decay else 0.0,
         decay_mask=optim.skipping(skip, kinds) if skip else None,
-        layout=options.layout,
-        total=total,
+        norms=norms,
     )
 
 
@@ -120,7 +119,7 @@ def _check_factory(options: Optimizer) -> None:
     params = unflatten_paths(
         {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
     )
-    rule = _adapted(options, kinds, None)
+    rule = _adapted(options, kinds, optim.norms_in(options.layout))
     check_adapted(rule, options.name, params)
     if options.update == "sharded":
         check_elementwise(rule, options.name, params)

@@ -136,7 +136,7 @@ def ours(flavour: str, layout: optim.Layout) -> Rule:
         trust_coefficient=_TRUST,
         trust_mask=_kernels,
         decay_mask=_kernels,
-        layout=layout,
+        norms=optim.norms_in(layout),
     )
     rates = optim.Rates(_RATE, weight_decay=_DECAY, momentum=_MOMENTUM)
     return _rule(rule, rates=rates)

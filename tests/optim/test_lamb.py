@@ -27,7 +27,7 @@ def test_equals_optax(layout, dtype, tolerance):
     mask = plain.only("kernel")
     with jax.enable_x64(dtype == np.float64):
         params, grads = problem(dtype)
-        rule = optim.lamb(decay_mask=mask, layout=layout)
+        rule = optim.lamb(decay_mask=mask, norms=optim.norms_in(layout))
         history, _ = plain.run(rule, params, grads, RATES, **GIVEN)
         table = jnp.asarray(RATES, dtype)
         theirs = optax.lamb(lambda count: table[count], 0.9, 0.999, 1e-6, 0.0, 0.3, mask)
