@@ -66,10 +66,10 @@ def test_a_second_process_compiles_nothing_and_a_torn_entry_is_compiled_again(tm
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.split()
 
-    first, second = start(), start()
-    assert first[0] == second[0]
-    assert (int(first[1]), int(second[1]) > 0) == (0, True)
+    value, hits = start()
+    assert int(hits) == 0
     entries = [path for path in (tmp_path / "kept").rglob("*-cache") if path.stat().st_size]
-    for entry in entries:
-        entry.write_bytes(entry.read_bytes()[:20])
-    assert start()[0] == first[0]
+    entries[0].write_bytes(entries[0].read_bytes()[:20])
+    again, hits = start()
+    assert again == value
+    assert len(entries) > int(hits) > 0
