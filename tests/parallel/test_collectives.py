@@ -52,6 +52,36 @@ def test_the_gradient_of_member_sum_counts_every_device_that_uses_it(mesh):
     )  # f32, sums of at most 8
 
 
+def test_a_process_has_the_rows_of_its_devices(mesh):
+    assert parallel.local_rows(mesh, 24) == (0, 24)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_scattered_sums_are_the_parts_of_all_devices(mesh, carried):
+    params = {"a": jnp.ones((3, 2)), "b": jnp.arange(4.0)}
+    buckets = parallel.plan_buckets([("a", 6), ("b", 4)], scheme="leaf", **SIZES)
+    x = jax.random.normal(jax.random.key(1), (mesh.size, 4))
+
+    def loss(params, x):
+        return (x.sum() * params["a"] ** 2).sum() + (params["b"] * x).sum()
+
+    def gradient(params, x):
+        held = [jnp.full(b.size, 3.0) for b in buckets] if carried else None
+
+        def local(sinks):
+            hooked = parallel.scatter_gradients_in_backward(params, sinks, buckets, held, "float32")
+            return loss(hooked, x)
+
+        sinks = parallel.own_parts(jax.tree.map(jnp.zeros_like, params))
+        return parallel.gather_parts(jax.grad(local)(sinks), params)
+
+    got = jax.jit(parallel.map_over(mesh, gradient, (REPLICATED, SPLIT), REPLICATED))(params, x)
+    expected = jax.grad(lambda p: sum(loss(p, row[None]) for row in x))(params)
+    for path, array in expected.items():
+        extra = 3 * mesh.size if carried else 0
+        np.testing.assert_allclose(got[path], array + extra, rtol=2e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("scheme", ["bucket", "leaf", "tree"])
 @pytest.mark.parametrize(("carried", "in_turn"), [(False, False), (True, False), (True, True)])
 def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carried, in_turn):
