@@ -45,7 +45,8 @@ def sums(request, monkeypatch):
 def inputs(images=8, features=3):
     keys = jax.random.split(jax.random.key(0), 5)
     shape = (images, 5, 4, features)
-    x = 2 * jax.random.normal(keys[0], shape) + jnp.arange(1.0, images + 1)[:, None, None, None]
+    offsets = jnp.arange(1.0, images + 1)[:, None, None, None]
+    x = 0.4 * jax.random.normal(keys[0], shape) + 0.1 * offsets  # variances below 1
     scale, bias = (1 + 0.5 * jax.random.normal(key, (features,)) for key in keys[1:3])
     return (x, scale, bias, *(jax.random.normal(key, shape) for key in keys[3:]))
 
