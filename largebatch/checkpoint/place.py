@@ -19,6 +19,7 @@ from largebatch.files import no_folder_reason, replacing
 from largebatch.object_store import Bucket, Range, StorageError
 from largebatch.store_urls import url_of
 
+_PART = re.compile(r"(?P<name>.+)\.part-(?P<offset>\d{15})")
 _OWN = re.compile(
     r"checkpoints/(0|[1-9][0-9]{0,17})\.safetensors(\.corrupt(-\d+)?)?|config\.json|"
     r"evaluation\.json|(events|layers|metrics)\.jsonl|(profile|report|tensorboard|wandb)/.*|"
@@ -30,7 +31,7 @@ _OWN = re.compile(
 
 def is_own(path: str) -> bool:
     """Return whether a path, relative to a run directory, is that of a file of a run."""
-    return _OWN.fullmatch(path) is not None
+    return _OWN.fullmatch(_whole(path)) is not None
 
 
 class Place(Protocol):
@@ -102,14 +103,19 @@ class Place(Protocol):
         """Return which process holds the lock, for messages; None if none does."""
         ...
 
-    def fetch_logs(self) -> None:
-        """Write the logs of the run into `logs`, if they are elsewhere."""
+    def fetch_logs(self, *, changes_only: bool = False) -> None:
+        """Write the logs of the run into `logs`, if they are elsewhere.
+
+        Args:
+          changes_only: whether `keep_logs` keeps only what changes from now on.
+        """
         ...
 
-    def keep_logs(self, *, patience_s: float = -1) -> None:
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
         """Make the logs written so far as durable as a checkpoint that follows.
 
         Args:
+          last: no more logs follow.
           patience_s: seconds to wait for another thread that does so; below 0: any time.
         """
         ...
@@ -177,10 +183,10 @@ class LocalPlace:
     def holder(self) -> str | None:
         return lock.holder(self.logs)
 
-    def fetch_logs(self) -> None:
+    def fetch_logs(self, *, changes_only: bool = False) -> None:
         """Do nothing: the logs are in the directory itself."""
 
-    def keep_logs(self, *, patience_s: float = -1) -> None:
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
         """Do nothing: the logs are written to the directory itself."""
 
     def _names(self, folder: str, wanted: Callable[[os.DirEntry], bool]) -> list[str]:
@@ -194,8 +200,11 @@ class LocalPlace:
 class BucketPlace:
     """A run directory in an object store.
 
-    Checkpoints are written to the store. The logs are written to a local folder; those that have
-    changed are uploaded before each checkpoint, so that the newest one always has its rows.
+    Checkpoints are written to the store. The logs are written to a local folder; before each
+    checkpoint, what they have grown by is uploaded as objects ``NAME.part-OFFSET``, because an
+    object cannot be appended to. So the uploaded bytes grow with the run, and the newest checkpoint
+    always has its rows. The first upload of an attempt and the last one replace the parts by the
+    file.
     """
 
     def __init__(self, bucket: Bucket, logs: Path) -> None:
@@ -207,8 +216,8 @@ class BucketPlace:
         """
         self.bucket, self.logs = bucket, logs
         self.url = bucket.url
-        self._sent: dict[str, tuple[int, int, int]] = {}
-        """State of each log that is in the store."""
+        self._sent: dict[str, tuple[int, int]] = {}
+        """For each log, its inode and the bytes that are in the store."""
         self._sending = threading.Lock()
 
     def create(self) -> None:
@@ -252,18 +261,31 @@ class BucketPlace:
     def holder(self) -> str | None:
         return lock.leaseholder(self.bucket)
 
-    def fetch_logs(self) -> None:
-        """Download the logs of the run; those in folders are left out."""
-        for name in filter(is_own, self.bucket.entries()):
-            if stored := self.bucket.read(name):
-                path = self.logs / name
-                path.write_bytes(stored[0])
-                self._sent[name] = _state(path)
-
-    def keep_logs(self, *, patience_s: float = -1) -> None:
-        """Upload the logs that have changed.
+    def fetch_logs(self, *, changes_only: bool = False) -> None:
+        """Download the logs of the run; those in folders are left out.
 
         Args:
+          changes_only: `keep_logs` uploads only those that are written afterwards.
+        """
+        found = self.bucket.entries()
+        for name in sorted({_whole(path) for path in found if is_own(path)}):
+            content, since = b"", 0
+            if name in found and (stored := self.bucket.read(name)):
+                content, since = stored[0], found[name].modified
+            for part in sorted(path for path in found if _whole(path) == name != path):
+                # Parts that a killed process did not delete are older than the file.
+                valid = int(part[-15:]) == len(content) and found[part].modified >= since
+                if valid and (stored := self.bucket.read(part)):
+                    content += stored[0]
+            (self.logs / name).write_bytes(content)
+            if changes_only:
+                self._sent[name] = (self.logs / name).stat().st_ino, len(content)
+
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
+        """Upload what is new in the logs.
+
+        Args:
+          last: replace the parts by the files.
           patience_s: seconds to wait for another thread's upload; below 0: any time.
 
         Raises:
@@ -274,15 +296,28 @@ class BucketPlace:
         try:
             for path in self._own_logs():
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    self._send(path)
+                    self._send(path, last=last)
         finally:
             self._sending.release()
 
-    def _send(self, path: Path) -> None:
-        name, now = path.relative_to(self.logs).as_posix(), _state(path)
-        if self._sent.get(name) != now:
-            self.bucket.write(name, path.read_bytes())
-            self._sent[name] = now
+    def _send(self, path: Path, *, last: bool) -> None:
+        name, about = path.relative_to(self.logs).as_posix(), path.stat()
+        inode, sent = self._sent.get(name, (0, 0))
+        grows = name.endswith(".jsonl") or ".tfevents." in name
+        if (inode, sent) == (about.st_ino, about.st_size) and not (last and grows):
+            return
+        with path.open("rb") as stream:
+            if grows and not last and inode == about.st_ino and 0 < sent <= about.st_size:
+                stream.seek(sent)
+                new = stream.read()
+                self.bucket.write(f"{name}.part-{sent:015d}", new)
+            else:
+                new, sent = stream.read(), 0
+                self.bucket.write(name, new)
+                if grows:
+                    beside = self.bucket.entries(name.rpartition("/")[0])
+                    self.bucket.delete(*(part for part in beside if _whole(part) == name != part))
+        self._sent[name] = about.st_ino, sent + len(new)
 
     def _own_logs(self) -> Iterable[Path]:
         """Yield the local files of the run; temporary ones are hidden."""
@@ -292,12 +327,6 @@ class BucketPlace:
                 path = Path(parent, name)
                 if is_own(path.relative_to(self.logs).as_posix()):
                     yield path
-
-
-def _state(path: Path) -> tuple[int, int, int]:
-    """Return what changes with a file: inode, bytes and time of the last write."""
-    about = path.stat()
-    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 @contextlib.contextmanager
@@ -350,3 +379,9 @@ def downloaded(url: str) -> Iterator[BucketPlace]:
         if not any(place.logs.iterdir()):
             raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
         yield place
+
+
+def _whole(path: str) -> str:
+    """Return the path of the file that an object is, or is a part of."""
+    match = _PART.fullmatch(path)
+    return match["name"] if match else path

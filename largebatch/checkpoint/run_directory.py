@@ -82,16 +82,18 @@ def held(
         if trains and first:
             watchdog.finally_do("lock", lambda *_: stack.close())
             # The main thread may hang in an upload, and this process must end.
-            watchdog.finally_do("logs", lambda *_: watchdog.lost or place.keep_logs(patience_s=5))
+            watchdog.finally_do(
+                "logs", lambda *_: watchdog.lost or place.keep_logs(last=True, patience_s=5)
+            )
             watchdog.finally_do("summary", lambda status, _: _untrained(status, place, began))
-        place.fetch_logs()
+        place.fetch_logs(changes_only=not trains)
         try:
             yield
         except BaseException:
-            if first and (problem := _finish(place, watchdog)):
+            if first and (problem := _finish(place, watchdog, last=trains)):
                 warn(problem)
             raise
-        if first and (problem := _finish(place, watchdog)):
+        if first and (problem := _finish(place, watchdog, last=trains)):
             raise StorageError(problem)
 
 
@@ -110,7 +112,7 @@ def _untrained(status: Status, place: Place, began: float) -> None:
         dataclasses.replace(before, status=status).write(place.logs)
 
 
-def _finish(place: Place, watchdog: Watchdog) -> str:
+def _finish(place: Place, watchdog: Watchdog, *, last: bool) -> str:
     """Upload what is left, unless another run has the directory now.
 
     Returns:
@@ -119,7 +121,7 @@ def _finish(place: Place, watchdog: Watchdog) -> str:
     try:
         with watchdog.section("checkpoint"):
             if not watchdog.lost:
-                place.keep_logs()
+                place.keep_logs(last=last)
     except StorageError as error:
         kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
         place.logs.replace(kept)

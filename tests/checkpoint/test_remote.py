@@ -3,7 +3,9 @@
 import contextlib
 import inspect
 import itertools
+import json
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, downloaded, opened
 from largebatch.checkpoint.run_directory import held, note_saved, prepare
-from largebatch.errors import CheckpointError
+from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.object_store import Bucket, StorageError
 from tests.checkpoint.test_checkpoints import LIKE, PLAN, same, tree
@@ -79,7 +81,7 @@ def test_the_next_attempt_has_all_logs_and_checkpoints(served):
         (place.logs / ".hidden").write_text("temporary")
         (place.logs / "report").mkdir()
         (place.logs / "report" / "page.html").write_text("page")
-        assert place.logs.stat().st_mode & 0o777 == 0o700
+        assert any(".part-" in name for name in place.bucket.objects())
     assert not place.logs.exists()
     assert sorted(place.bucket.objects()) == [
         "checkpoints/3.safetensors",
@@ -136,11 +138,11 @@ def test_after_a_kill_at_any_request_the_newest_checkpoint_is_complete(late, tmp
         return place
 
     def attempt(place):
-        """Continue from the newest checkpoint to step 2."""
+        """Continue from the newest checkpoint to step 3."""
         done = max(steps_in(place), default=0)
         log_until(place, done)
-        train(place, range(done + 1, 3))
-        place.keep_logs()
+        train(place, range(done + 1, 4))
+        place.keep_logs(last=True)
 
     seen = set()
     for at in itertools.count(1):
@@ -157,14 +159,43 @@ def test_after_a_kill_at_any_request_the_newest_checkpoint_is_complete(late, tmp
             found = Checkpoints(place, keep=1, warn=print).read(step, PLAN, LIKE)
             assert same(found.state, tree(step))
         assert logged(place).startswith(rows_of(range(1, done + 1)))
-        assert rows_of((1, 2)).startswith(logged(place))
+        assert rows_of(range(1, 4)).startswith(logged(place))
         seen.add(done)
         attempt(place)
-        assert logged(opened(store)) == rows_of((1, 2))
-        assert steps_in(place)[0] == 2
+        assert logged(opened(store)) == rows_of(range(1, 4))
+        assert steps_in(place)[0] == 3
         if not killed:
             break
-    assert seen == {0, 1, 2}
+    assert seen == {0, 1, 2, 3}
+
+
+def test_what_is_uploaded_grows_with_the_run(served, monkeypatch):
+    sent, write = [], Bucket.write
+
+    def counted(self, path, content):
+        sent.append(len(content))
+        write(self, path, content)
+
+    with run(served[1]) as place:
+        monkeypatch.setattr(Bucket, "write", counted)
+        for step in range(1, 51):
+            log(place, step)
+            place.keep_logs()
+    assert sum(sent) == 2 * len(rows_of(range(1, 51)))  # in parts, and the file at the end
+
+
+def test_parts_that_a_killed_process_left_are_not_read_twice(served):
+    with run(served[1]) as place:
+        for step in (1, 2, 3):
+            log(place, step)
+            place.keep_logs()
+        parts = {name: place.bucket.read(name)[0] for name in place.bucket.objects("")}
+    whole = place.bucket.read("metrics.jsonl")[0]
+    for name, content in parts.items():
+        if ".part-" in name:
+            place.bucket.write(name, content)
+    place.bucket.write("metrics.jsonl", whole)
+    assert rows(served[1]) == whole == rows_of((1, 2, 3))
 
 
 def test_an_evaluation_reads_beside_a_training_and_adds_its_file(served):
@@ -180,6 +211,16 @@ def test_an_evaluation_reads_beside_a_training_and_adds_its_file(served):
     with run(url) as again:
         assert (again.logs / "evaluation.json").exists()
         assert (again.logs / "metrics.jsonl").read_bytes() == rows_of([1, 2])
+
+
+def test_a_lost_local_copy_deletes_nothing(served):
+    with run(served[1]) as place:
+        train(place, [1, 2])
+        names = {n for n in place.bucket.objects() if n != "lock.json"}
+        shutil.rmtree(place.logs)
+        place.keep_logs(last=True)
+        assert names <= {*place.bucket.objects()}
+    assert names == {*place.bucket.objects()}
 
 
 def test_what_cannot_be_uploaded_at_the_end_is_kept(served, monkeypatch, tmp_path):
@@ -229,9 +270,18 @@ def test_a_process_that_ends_does_not_wait_for_an_upload_that_hangs(served):
         place._sending.acquire()  # the main thread waits for the store
         began = time.monotonic()
         with pytest.raises(StorageError, match="hangs"):
-            place.keep_logs(patience_s=0.2)
+            place.keep_logs(last=True, patience_s=0.2)
         assert time.monotonic() - began < 5
         place._sending.release()
+
+
+def test_a_second_training_leaves_the_copy_of_the_first_alone(served):
+    with run(served[1]) as place:
+        log(place, 1)
+        with pytest.raises(UserError, match="in use"), run(served[1]):
+            pass
+        assert (place.logs / "metrics.jsonl").exists()
+        assert place.logs.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_run_is_downloaded(served):
@@ -246,3 +296,67 @@ def test_a_run_is_downloaded(served):
         assert len(found.read(path_of(2), 8)) == 8
     with pytest.raises(CheckpointError), downloaded(f"{url}/none"):
         pass
+
+
+FOREIGN = (
+    "a/metrics.jsonl",
+    "b/checkpoints/8.safetensors",
+    "checkpoints/500/_CHECKPOINT_METADATA",
+    "checkpoints/500/default/manifest.ocdbt",
+    "checkpoints/600/arrays/d/0",
+    "checkpoints/last.ckpt",
+    "checkpoints/best.safetensors",
+    "checkpoints/best/3.safetensors",
+    "notes.txt",
+    "previous.txt",
+    "result_final.txt",
+    "lock.json.backup",
+)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_objects_of_others_stay_where_they_are(served, fresh):
+    gateway, url = served
+    bucket = Bucket(url)
+    for name in FOREIGN:
+        bucket.write(name, b"theirs")
+    began = len(gateway.requests)
+    for _ in range(2):
+        with run(url) as place:
+            prepare(place, archive=fresh)
+            train(place, [1, 2, 3])
+            assert steps_in(place) == [3]
+            assert not (place.logs / "notes.txt").exists()
+    read = {path for method, path in gateway.requests[began:] if method == "GET"}
+    assert not any(path.partition("?")[0].endswith(FOREIGN) for path in read)
+    assert {name: bucket.read(name)[0] for name in FOREIGN} == dict.fromkeys(FOREIGN, b"theirs")
+    own = {name for name in bucket.objects() if name not in FOREIGN}
+    run_files = {"checkpoints/3.safetensors", "metrics.jsonl", "saved.json"}
+    archived = {f"previous/1/{name}" for name in run_files} if fresh else set()
+    assert own == run_files | archived
+
+
+def test_without_a_kept_row_a_checkpoint_is_not_written(served, monkeypatch):
+    """The newest checkpoint always has its rows."""
+    monkeypatch.setattr(object_store, "_RETRY_S", 0)
+    gateway, url = served
+    with run(url) as place:
+        gateway.fault = lambda method, path, _: "503" if "metrics" in path else ""
+        with pytest.raises(CheckpointError):
+            train(place, [1])
+        gateway.fault = None
+        assert steps_in(place) == []
+
+
+def test_a_row_is_valid_json_after_a_kill_in_a_line(served):
+    with run(served[1]) as place:
+        log(place, 1)
+        with (place.logs / "metrics.jsonl").open("ab") as stream:
+            stream.write(b'{"step"')
+            stream.flush()
+            place.keep_logs()
+            stream.write(b": 2}\n")
+        place.keep_logs()
+        with run(served[1], trains=False) as reader:
+            lines = logged(reader).splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]

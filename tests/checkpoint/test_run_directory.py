@@ -167,3 +167,5 @@ def test_a_full_disk_is_the_users_error_and_a_broken_one_is_not(tmp_path):
 def test_only_files_of_a_run_are_its_own():
     assert all(map(is_own, OWN))
     assert not any(map(is_own, OTHERS))
+    assert is_own("metrics.jsonl.part-000000000000123")
+    assert not is_own("notes.txt.part-000000000000123")
