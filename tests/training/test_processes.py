@@ -59,7 +59,7 @@ class Processes:
 
     def __init__(self, workdir, count, *options, fault=(), cache=None):
         self.workdir = workdir
-        script = ["scripts/benchmarks/faulty.py", *fault, "--"] if fault else ["train.py"]
+        script = ["tests/faulty.py", *fault, "--"] if fault else ["train.py"]
         command = ["scripts/launch_local.py", f"--processes={count}", "--"] if count > 1 else []
         alone = {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"} if count == 1 else {}
         place = {"XDG_CACHE_HOME": str(cache)} if cache else {}
