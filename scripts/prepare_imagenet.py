@@ -1,7 +1,7 @@
 """Prepare ImageNet or any other labelled images for training, once, and verify the result.
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
-    python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
+    python scripts/prepare_imagenet.py --images imagenette2-320 --out DIR
     python scripts/prepare_imagenet.py --from parquet:gs://BUCKET/imagenet --out DIR
     python scripts/prepare_imagenet.py --verify --out DIR
 

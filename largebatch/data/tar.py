@@ -8,8 +8,6 @@ from largebatch.data.folder import SUFFIXES
 _BLOCK = 512
 _LONGEST = 1 << 20  # bytes of an extended header
 _PADDING = 2 * 20 * _BLOCK  # bytes after the end within which another tar would begin
-UNKNOWN = 1 << 62
-"""In place of the size of a file that is not known."""
 _READ = (*SUFFIXES, ".cls", ".json")
 
 
@@ -23,7 +21,7 @@ class File(Protocol):
     size: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes; a ValueError if there are fewer."""
+        """Return bytes within its size."""
         ...
 
 
@@ -54,8 +52,7 @@ def members(file: File) -> Iterator[Member]:
             raise ValueError(f"it ends at byte {end:,} without the mark of its end")
         header = file.read(at, _BLOCK)
         if header == bytes(_BLOCK):
-            # A compressed tar has no known size.
-            if end < UNKNOWN and any(file.read(at, min(_PADDING, end - at))):
+            if any(file.read(at, min(_PADDING, end - at))):
                 raise ValueError(
                     f"after its end at byte {at:,} another one begins; join tars by tar "
                     "--concatenate, or keep them apart"

@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,12 +152,6 @@ def check_source(records, expected):
             assert got == [images[i] for i in ids]
 
     assert len({records.where(i) for i in range(len(expected))}) == len(expected)
-
-
-def open_files(directory):
-    """Number of files below a directory that this process has open."""
-    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return sum(os.path.realpath(link).startswith(f"{directory}/") for link in links)
 
 
 def complaint(call, *arguments):

@@ -1,21 +1,56 @@
+"""Crops, flips, shifts and the keys of every random choice of the input."""
+
 import numpy as np
 import pytest
 
-from largebatch.data.augment import Augment
+from largebatch.data.augment import Augment, centre_boxes, random_boxes
+from largebatch.data.mixing import erased_boxes
+from largebatch.data.policies import Policy
 from largebatch.errors import ConfigError
 
 BATCH, HEIGHT, WIDTH = 64, 6, 9
+COUNT = 4000
+EPOCHS, IDS = np.zeros(COUNT, np.int64), np.arange(COUNT)
 
 
-@pytest.fixture
-def images():
-    # No zeros and no equal pixels, so that each displacement and mirroring can be recognised.
-    values = np.arange(1, HEIGHT * WIDTH * 3 + 1).reshape(HEIGHT, WIDTH, 3)
-    return np.stack([np.roll(values, i) for i in range(BATCH)]).astype(np.uint8)
+def draws(batch=BATCH):
+    return {"seed": 1, "epochs": EPOCHS[:batch], "ids": IDS[:batch]}
 
 
-def draws(batch=BATCH, epoch=0):
-    return {"seed": 1, "epochs": np.full(batch, epoch), "ids": np.arange(batch)}
+def sizes_of(height, width, count=COUNT):
+    return np.tile(np.array([height, width], np.int64), (count, 1))
+
+
+def augmented(augment):
+    """All with one image, so that the result shows the choice."""
+    image = np.arange(1, HEIGHT * WIDTH * 3 + 1, dtype=np.uint8).reshape(HEIGHT, WIDTH, 3)
+    return lambda **keys: augment(np.stack([image] * len(keys["ids"])), **keys)
+
+
+def steps(policy):
+    return lambda **keys: np.array([repr(each) for each in policy.steps((HEIGHT, WIDTH), **keys)])
+
+
+CHOICES = {
+    "shift": augmented(Augment(shift=2)),
+    "flip": augmented(Augment(flip=True)),
+    "crop": lambda **keys: random_boxes(sizes_of(375, 500, len(keys["ids"])), **keys),
+    "erase": lambda **keys: erased_boxes((30, 40), 0.5, **keys),
+    "randaugment": steps(Policy("randaugment", magnitude=6)),
+    "trivialaugment": steps(Policy("trivialaugment")),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices_depend_on_seed_epoch_and_id_alone(name):
+    choose, keys = CHOICES[name], draws(1000)
+    whole = choose(**keys)
+    order = np.random.default_rng(0).permutation(1000)
+    np.testing.assert_array_equal(choose(**(keys | {"ids": order})), whole[order])
+    np.testing.assert_array_equal(choose(seed=1, epochs=EPOCHS[:2], ids=IDS[7:9]), whole[7:9])
+    for change in ({"seed": 2}, {"epochs": keys["epochs"] + 1}, {"ids": keys["ids"] + 1000}):
+        equal = (choose(**(keys | change)) == whole).reshape(1000, -1).all(axis=1)
+        assert equal.mean() < 0.7  # half of all flips agree by chance
 
 
 def moved(image, down, right):
@@ -37,65 +72,96 @@ def recognise(image, result):
     return found[0]
 
 
-def test_nothing_to_do_returns_the_images(images):
-    assert Augment()(images, **draws()) is images
-
-
-def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
-    before = images.copy()
+def test_every_result_is_a_flip_and_a_translation_of_its_image():
+    # No zeros and no equal pixels, so that each displacement and mirroring can be recognised.
+    values = np.arange(1, HEIGHT * WIDTH * 3 + 1).reshape(HEIGHT, WIDTH, 3)
+    images = np.stack([np.roll(values, i) for i in range(BATCH)]).astype(np.uint8)
     result = Augment(shift=2, flip=True)(images.copy(), **draws())
     seen = [recognise(a, b) for a, b in zip(images, result, strict=True)]
     assert (result.shape, result.dtype) == (images.shape, np.uint8)
     assert len(set(seen)) > 20  # of 50; 64 draws reach 36 on average
-    np.testing.assert_array_equal(images, before)
     # A new release must not change the images of a run that is resumed.
     assert seen[:4] == [(False, -2, 0), (False, -2, -2), (False, -1, 2), (True, -1, 0)]
+    assert Augment()(images, **draws()) is images
+    with pytest.raises(ConfigError, match=r"data\.shift"):
+        Augment(shift=-1)
+    with pytest.raises(ConfigError, match=r"data\.shift"):
+        Augment(shift=6)(images, **draws())
 
 
-@pytest.mark.parametrize("shift", [1, 5])
-def test_displacements_and_flips_are_even(shift):
-    count = 20_000
+def test_displacements_and_flips_are_even():
+    count, shift, side = 20_000, 5, 11
+    keys = {"seed": 1, "epochs": np.zeros(count, int), "ids": np.arange(count)}
     image = np.zeros((count, 11, 11, 1), np.uint8)
     image[:, 5, 5] = 1  # a mark in the middle: where it lands is the displacement
-    result = Augment(shift=shift)(image, **draws(count))
-    landed = np.argwhere(result[..., 0])[:, 1:] - 5
+    landed = np.argwhere(Augment(shift=shift)(image, **keys)[..., 0])[:, 1:]
     assert len(landed) == count
-    side = 2 * shift + 1
-    counts = np.bincount((landed + shift) @ [side, 1], minlength=side**2)
+    counts = np.bincount(landed @ [side, 1], minlength=side**2)
     freedom, expected = side**2 - 1, count / side**2
     score = ((counts - expected) ** 2 / expected).sum()
     assert abs(score - freedom) < 5 * np.sqrt(2 * freedom)  # also fails if suspiciously regular
 
     image[:] = 0
     image[:, 5, 0] = 1
-    mirrored = Augment(flip=True)(image, **draws(count))[:, 5, 10, 0]
+    mirrored = Augment(flip=True)(image, **keys)[:, 5, 10, 0]
     assert abs(mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(count)
 
 
-# One of 25 displacements agrees by chance, and every other flip: bounds over 64 draws.
+# ---- crop boxes
+
+
+@pytest.mark.parametrize("shape", [(375, 500), (1, 1), (2, 900), (3000, 17)])
+def test_boxes_lie_within_the_image(shape):
+    sizes = sizes_of(*shape)
+    top, left, height, width = random_boxes(sizes, seed=0, epochs=EPOCHS, ids=IDS).T
+    assert min(top.min(), left.min()) >= 0
+    assert min(height.min(), width.min()) >= 1
+    assert (top + height <= sizes[:, 0]).all()
+    assert (left + width <= sizes[:, 1]).all()
+
+
+def test_area_aspect_and_place_are_distributed_as_stated():
+    sizes = sizes_of(2000, 2000)
+    top, left, height, width = random_boxes(
+        sizes, seed=1, epochs=EPOCHS, ids=IDS, area=(0.1, 0.5), ratio=(0.8, 1.25)
+    ).T
+    # 4,000 uniform draws: each mean within 5 standard errors of range / sqrt(12 · 4000).
+    share = height * width / 4e6
+    assert abs(share.mean() - 0.3) < 5 * 0.4 / np.sqrt(48_000)
+    assert share.min() > 0.099  # rounding moves an edge by half a pixel
+    assert share.max() < 0.501
+    aspect = np.log(width / height)
+    assert abs(aspect.mean()) < 5 * 2 * np.log(1.25) / np.sqrt(48_000)
+    assert np.abs(aspect).max() < np.log(1.25) + 2e-3
+    for place in (top / (2000 - height), left / (2000 - width)):
+        assert abs(place.mean() - 0.5) < 5 / np.sqrt(48_000)
+        assert place.min() < 0.01
+        assert place.max() > 0.99
+    assert abs(np.corrcoef(top / (2000 - height), share)[0, 1]) < 5 / np.sqrt(4000)
+
+
+def test_where_no_box_fits_it_is_the_largest_centred_one_of_that_aspect():
+    # No box of a tenth of the area and an aspect of 1 fits into an image of 10×2000.
+    sizes = np.array([[10, 2000], [2000, 10]])
+    boxes = random_boxes(
+        sizes, seed=0, epochs=EPOCHS[:2], ids=IDS[:2], area=(0.1, 1.0), ratio=(1.0, 1.0)
+    )
+    assert boxes.tolist() == [[0, 995, 10, 10], [995, 0, 10, 10]]
+
+
+def test_boxes_are_pinned():
+    sizes = np.array([[375, 500], [500, 333], [64, 64]])
+    boxes = random_boxes(sizes, seed=0, epochs=np.array([0, 1, 2]), ids=np.array([0, 10, 20]))
+    assert boxes.tolist() == [[34, 61, 332, 407], [19, 31, 343, 296], [0, 7, 51, 48]]
+
+
 @pytest.mark.parametrize(
-    ("augment", "chance"), [(Augment(shift=2), 0.2), (Augment(flip=True), 0.8)]
+    ("size", "shape", "fraction", "box"),
+    [
+        ((375, 500), (224, 224), 0.875, [23, 86, 328, 328]),
+        ((400, 500), (224, 448), 1.0, [75, 0, 250, 500]),
+        ((1, 900), (224, 224), 0.875, [0, 449, 1, 1]),
+    ],
 )
-def test_choices_depend_on_seed_epoch_and_id_and_on_nothing_else(images, augment, chance):
-    whole = augment(images.copy(), **draws())
-    order = np.random.default_rng(0).permutation(BATCH)
-    shuffled = augment(images[order].copy(), seed=1, epochs=np.zeros(BATCH, int), ids=order)
-    np.testing.assert_array_equal(shuffled, whole[order])
-    part = augment(images[7:9].copy(), seed=1, epochs=np.zeros(2, int), ids=np.array([7, 8]))
-    np.testing.assert_array_equal(part, whole[7:9])
-
-    def unchanged(**other):
-        result = augment(images.copy(), **(draws() | other))
-        return np.all(result == whole, axis=(1, 2, 3)).mean()
-
-    assert unchanged() == 1
-    assert unchanged(seed=2) < chance
-    assert unchanged(epochs=np.ones(BATCH, int)) < chance
-    assert unchanged(ids=np.arange(BATCH) + BATCH) < chance
-
-
-def test_a_shift_that_cannot_be_is_an_error(images):
-    with pytest.raises(ConfigError, match=r"data\.shift: .*got -1"):
-        Augment(shift=-1)
-    with pytest.raises(ConfigError, match=r"data\.shift: .*got 6"):
-        Augment(shift=6)(images.copy(), **draws())
+def test_the_centre_has_the_aspect_of_the_result(size, shape, fraction, box):
+    assert centre_boxes(np.array([size]), shape, fraction).tolist() == [box]

@@ -15,7 +15,6 @@ from largebatch.data.images import (
     UndecodableError,
     reduction,
     resize,
-    rgb,
 )
 
 
@@ -89,14 +88,6 @@ def test_any_box_is_bitwise_that_of_the_whole_image(kind, platform):
         np.testing.assert_array_equal(got, wanted[top : top + box[2], left : left + box[3]])
 
 
-def test_boxes_are_decoded_where_the_library_can():
-    if jpeg._codec() is None:
-        pytest.skip("nvidia-nvimgcodec is not installed")
-    stream = jpeg.read_header(JPEGS["4:2:0"])
-    assert jpeg.decode_region(stream, (10, 20, 30, 40)).shape == (30, 40, 3)
-    assert jpeg.read_header(encoded(photo(), "PNG")) is None
-
-
 SIXTEEN = (np.arange(60 * 70).reshape(60, 70) * 15).astype(np.uint16)
 FRAMES = [photo(seed=seed).quantize(64) for seed in range(3)]
 # Data, and the pixels; None is what Pillow decodes.
@@ -132,9 +123,6 @@ def test_other_formats_are_decoded_by_their_content(kind):
 
 GREYS = np.array([[0, 64, 128, 255]], np.uint8).repeat(4, axis=0)
 SHARES = GREYS / np.float32(255)
-GREY = Image.fromarray(GREYS)
-MODES = ("L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
-MODES += ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # of values 0 to 255
 DEEP = {
     "float to 1": (SHARES, GREYS),
     "float to 1 and rounding": (SHARES * np.float32(1.001), GREYS),
@@ -143,38 +131,12 @@ DEEP = {
     "float to 65535": (65535 * SHARES, None),
     "float from -1": (2 * SHARES - 1, None),
     "float NaN": (np.where(GREYS == 64, np.float32(np.nan), SHARES), None),
-    "float infinity": (np.where(GREYS == 64, np.float32(np.inf), SHARES), None),
     "32 bits to 255": (GREYS.astype(np.int32), GREYS),
     "32 bits to 65535": (GREYS.astype(np.int32) * 257, GREYS),
     "32 bits to 2^24": (GREYS.astype(np.int32) * 2**16, None),
     "32 bits from -1": (GREYS.astype(np.int32) - 1, None),
     "16 bits": (GREYS.astype(np.uint16) * 257, GREYS),
-    "16 bits big endian": (GREYS.astype(">u2") * 257, GREYS),
 }
-
-
-def in_mode(mode):
-    if mode == "I;16N":
-        return Image.frombytes(mode, GREY.size, GREYS.astype(np.uint16).tobytes())
-    way = {"LAB": "RGB", "HSV": "RGB", "RGBa": "RGBA", "PA": "P", "La": "LA"}
-    return GREY.convert(way.get(mode, "L")).convert(mode)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_of_pillow_has_its_levels(mode):
-    np.testing.assert_array_equal(rgb(in_mode(mode)), np.repeat(GREYS[..., None], 3, axis=2))
-    for form in ("TIFF", "PNG"):
-        try:
-            data = encoded(in_mode(mode), form)
-        except (OSError, KeyError, ValueError):
-            continue  # the format lacks the mode
-        np.testing.assert_array_equal(Picture(data).pixels()[..., 1], GREYS)
-
-
-def test_modes_that_round_or_cannot_be_converted():
-    assert np.abs(rgb(in_mode("LAB")).astype(int) - GREYS[..., None]).max() <= 1
-    np.testing.assert_array_equal(rgb(in_mode("1"))[0, :, 0], [0, 0, 255, 255])
-    assert rgb(Image.new("La", (2, 2), (20, 255))).tolist() == [[[20] * 3] * 2] * 2
 
 
 @pytest.mark.parametrize("kind", DEEP)
@@ -199,20 +161,6 @@ def test_white_may_be_zero():
     )
 
 
-def test_cmyk_without_a_marker_is_that_of_pillow(platform):
-    data = JPEGS["cmyk"]
-    at = data.index(b"\xff\xee")
-    plain = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
-    np.testing.assert_array_equal(Picture(plain).pixels(), reference(plain))
-
-
-def eps():
-    """A format for which Pillow would run another program."""
-    data = encoded(photo(), "EPS")
-    assert Image.open(io.BytesIO(data)).format == "EPS"
-    return data
-
-
 HUGE = {
     # The size follows the marker of the frame, FF C0, its length and the depth.
     "jpeg": JPEGS["4:4:4"].replace(
@@ -225,11 +173,9 @@ HUGE = {
 }
 REFUSED = {
     "empty": b"",
-    "zeros": b"\0" * 1000,
     "marker only": b"\xff\xd8\xff\xe0rubbish",
     "cut header": JPEGS["4:4:4"][:40],
-    "html": b"<html>not found</html>",
-    "eps": eps(),
+    "eps, for which Pillow would run another program": encoded(photo(), "EPS"),
     "a JPEG of 10 GB": HUGE["jpeg"],
     "a BMP of 10 GB": HUGE["bmp"],
 }
@@ -241,7 +187,7 @@ def test_a_header_that_is_not_of_an_image_is_refused(kind, platform):
         size_of(REFUSED[kind])
 
 
-@pytest.mark.parametrize("kind", ["4:2:0", "progressive", "cmyk", "one pixel"])
+@pytest.mark.parametrize("kind", ["4:2:0", "cmyk"])
 def test_a_jpeg_that_ends_early_is_complete_or_refused(kind, platform):
     data = JPEGS[kind]
     wanted = reference(data)
@@ -311,23 +257,7 @@ def test_images_are_reduced_as_far_as_enough_pixels_stay(box, resampling, factor
     assert reduction(box, (224, 224), resampling) == factor
 
 
-@pytest.mark.parametrize("factor", [2, 4, 8])
-def test_a_reduced_view_shows_the_same_place(factor, platform):
-    data = encoded(photo(700, 801), quality=95)
-    side = 75
-    box = (80, 64, side * factor, side * factor)  # whole reduced pixels, so edges stay
-    got = Picture(data).view(box, (side, side), "linear").astype(float)
-    cut = reference(data)[box[0] : box[0] + box[2], box[1] : box[1] + box[3]].astype(float)
-    means = cut.reshape(side, factor, side, factor, 3).mean((1, 3))
-    # The JPEG's own reduction averages blocks, colours over a coarser grid. A view elsewhere
-    # differs by 40 levels and more.
-    assert np.abs(got - means).mean() < 4
-    elsewhere = Picture(data).view((0, 0, *box[2:]), (side, side), "linear")
-    assert np.abs(elsewhere - means).mean() > 15
-
-
-@pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "progressive", "grey"])
-@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize(("kind", "factor"), [("4:2:0", 2), ("progressive", 4), ("grey", 8)])
 def test_a_reduced_jpeg_is_bitwise_that_of_pillow(kind, factor, platform):
     drafted = Image.open(io.BytesIO(JPEGS[kind]))
     drafted.draft(None, (drafted.width // factor, drafted.height // factor))
@@ -348,6 +278,5 @@ def test_many_threads_that_decode_first_are_silent_and_leave_the_environment():
         "with ThreadPoolExecutor(16) as pool: list(pool.map(pixels, [s.getvalue()] * 64))\n"
         "assert dict(os.environ) == before\n"
     )
-    for _ in range(3):  # it used to fail every other time
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-        assert (done.stdout, done.stderr) == (b"", b"")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

@@ -22,42 +22,6 @@ def applied(name, pixels, argument=0.0, warp=BILINEAR):
     return np.asarray(OPERATIONS[name](Image.fromarray(pixels), argument, warp))
 
 
-def grey(pixels):
-    """ITU-R 601-2 luma, as Pillow defines it."""
-    return np.rint(pixels @ np.array([0.299, 0.587, 0.114]))[..., None]
-
-
-def smooth(pixels):
-    """Pillow's SMOOTH filter; the outermost pixels stay."""
-    kernel, found = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13, pixels.astype(float)
-    rows, columns = pixels.shape[:2]
-    inner = sum(
-        kernel[y, x] * pixels[y : y + rows - 2, x : x + columns - 2].astype(float)
-        for y in range(3)
-        for x in range(3)
-    )
-    found[1:-1, 1:-1] = np.rint(inner)
-    return found
-
-
-DEGENERATE = {
-    "brightness": np.zeros_like,
-    "contrast": lambda pixels: np.full_like(pixels, int(grey(pixels).mean() + 0.5)),
-    "color": lambda pixels: np.repeat(grey(pixels), 3, axis=2),
-    "sharpness": smooth,
-}
-
-
-@pytest.mark.parametrize("name", DEGENERATE)
-@pytest.mark.parametrize("factor", [0.1, 0.6, 1.0, 1.54, 1.99])
-def test_enhancements_extrapolate_from_a_degenerate_image(name, factor, pixels):
-    """f·image + (1 − f)·degenerate, cut to 0 to 255 (Haeberli & Voorhies 1994)."""
-    base = DEGENERATE[name](pixels).astype(float)
-    expected = np.clip(base + factor * (pixels - base), 0, 255)
-    # Rounding of the degenerate image and of the result.
-    np.testing.assert_allclose(applied(name, pixels, factor), expected, atol=2.1)
-
-
 def warped(pixels, matrix, fill):
     """Bilinear interpolation at (a·x + b·y + c, d·x + e·y + f), where pixels have centres at ½."""
     a, b, c, d, e, f = matrix
@@ -123,20 +87,6 @@ def test_tables_of_levels(pixels):
     assert applied("solarize_add", dark, 110).max() == 237
 
 
-def test_autocontrast_and_equalize(pixels):
-    low, high = (f(pixels.reshape(-1, 3), axis=0).astype(float) for f in (np.min, np.max))
-    expected = (pixels - low) * 255 / (high - low)
-    np.testing.assert_allclose(applied("autocontrast", pixels), expected, atol=1.01)
-    many = np.random.default_rng(1).binomial(255, 0.3, (64, 64, 3)).astype(np.uint8)
-    found = applied("equalize", many)
-    for channel in range(3):  # the cumulative histogram becomes a line
-        flat = many[..., channel].ravel()
-        step = (flat < flat.max()).sum() // 255
-        rank = np.array([(flat < level).sum() for level in flat])
-        expected = np.minimum((rank + step // 2) // step, 255)
-        np.testing.assert_array_equal(found[..., channel].ravel(), expected)
-
-
 def arguments(choices, s, sign=1):
     return {c.name: c.argument(s, sign, 160) for c in choices}
 
@@ -173,20 +123,14 @@ def test_arguments_of_trivialaugment_are_those_of_torchvision():
 COUNT = 4000
 
 
-def steps(policy, seed=1, epoch=0, ids=None):
-    ids = np.arange(COUNT) if ids is None else ids
-    return list(policy.steps((H, W), seed=seed, epochs=np.full(len(ids), epoch), ids=ids))
+def steps(policy, count=COUNT):
+    keys = {"seed": 1, "epochs": np.zeros(count, int), "ids": np.arange(count)}
+    return list(policy.steps((H, W), **keys))
 
 
 @pytest.mark.parametrize("kind", ["randaugment", "trivialaugment"])
-def test_choices_are_even_and_depend_on_seed_epoch_and_id_alone(kind):
-    policy = Policy(kind, magnitude=6)
-    whole = steps(policy)
-    order = np.random.default_rng(0).permutation(COUNT)
-    assert steps(policy, ids=order) == [whole[i] for i in order]
-    assert steps(policy, ids=np.array([5])) == whole[5:6]
-    for other in (steps(policy, seed=2), steps(policy, epoch=1)):
-        assert np.mean([a == b for a, b in zip(whole, other, strict=True)]) < 0.4
+def test_choices_are_even(kind):
+    whole = steps(Policy(kind, magnitude=6))
     names = [step.name for image in whole for step in image]
     choices = RANDAUGMENT if kind == "randaugment" else TRIVIALAUGMENT
     applied = COUNT / len(choices)  # half of two, or one
@@ -214,7 +158,7 @@ def test_strengths_of_randaugment_are_normal():
 def test_choices_are_golden():
     """A new release must not change the images of a run that is resumed."""
     for kind, golden in GOLDEN.items():
-        found = steps(Policy(kind, magnitude=6), ids=np.arange(4))
+        found = steps(Policy(kind, magnitude=6), 4)
         assert [[(s.name, pytest.approx(s.argument, rel=1e-9)) for s in i] for i in found] == golden
 
 
@@ -231,8 +175,7 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize("kind", ["randaugment", "trivialaugment"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("kind", "channels"), [("randaugment", 1), ("trivialaugment", 3)])
 def test_images_are_changed_in_place(kind, channels):
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (64, H, W, channels)).astype(np.uint8)
@@ -240,7 +183,7 @@ def test_images_are_changed_in_place(kind, channels):
     keys = {"seed": 1, "epochs": np.zeros(64, int), "ids": np.arange(64)}
     assert policy(images, **keys) is images
     same = (images == before).all(axis=(1, 2, 3))
-    idle = np.array([not s for s in steps(policy, ids=np.arange(64))])
+    idle = np.array([not s for s in steps(policy, 64)])
     assert same[idle].all()
     assert 0.5 < (~same).mean() < 1
     alone = before[9:10].copy()

@@ -1,34 +1,54 @@
+"""The built-in sources, users' own data, and what is common to all sources."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from largebatch.data.dataset import Dataset, open_dataset
+from largebatch.data.images import resize
 from largebatch.data.open import facts_of, grouped_by_class
 from largebatch.data.order import fingerprint
-from largebatch.data.source import Source, SourceOptions, check_class_names, own_name
-from largebatch.errors import DataError
+from largebatch.data.source import (
+    Source,
+    SourceOptions,
+    check_class_names,
+    class_counts,
+    is_photographs,
+    open_source,
+)
+from largebatch.errors import ConfigError, DataError, UserError
+
+HERE = __name__
 
 
 def everything(dataset):
     return dataset.source.read(np.arange(len(dataset)))
 
 
-@pytest.mark.parametrize("spec", ["digits", "synthetic"])
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_every_source_keeps_the_protocol(spec, split):
-    source = open_dataset(spec, split)
-    ids = np.array([len(source) - 1, 0, 0])
-    images, labels, _ = source.read_centres(ids)
-    assert source.name == spec
-    assert images.shape == (3, *source.image_shape)
-    assert (images.dtype, labels.dtype, labels.shape) == (np.uint8, np.int32, (3,))
-    assert len(source.mean) == len(source.std) == source.image_shape[2]
-    alone = source.read_centres(ids[:1])
-    np.testing.assert_array_equal(alone[0], images[:1])
-    np.testing.assert_array_equal(alone[1], labels[:1])
-    np.testing.assert_array_equal(images[1], images[2])
-    images[:] = 0  # what is read belongs to the reader
-    np.testing.assert_array_equal(source.read_centres(ids[:1])[0], alone[0])
-    assert alone[0].any()
+def test_what_is_read_is_a_function_of_the_id_and_belongs_to_the_reader():
+    for spec, split, options, length in (
+        ("digits", "train", {}, 1437),
+        ("digits", "validation", {}, 360),
+        ("synthetic", "train", {}, 50_000),
+        ("synthetic", "validation", {}, 10_000),
+        ("synthetic", "validation", {"examples": 103, "image_size": 1}, 20),
+        ("synthetic", "validation", {"examples": 3}, 1),
+    ):
+        source = open_dataset(spec, split, SourceOptions(**options))
+        assert len(source) == length
+        ids = np.array([length - 1, 0, 0])
+        images, labels, _ = source.read_centres(ids)
+        assert images.shape == (3, *source.image_shape)
+        assert (images.dtype, labels.dtype, labels.shape) == (np.uint8, np.int32, (3,))
+        first = images[0].copy()
+        images[:] = 0
+        np.testing.assert_array_equal(source.read_centres(ids[:1]).images[0], first)
+        assert first.any()
 
 
 @pytest.mark.parametrize("spec", ["digits", "synthetic"])
@@ -48,33 +68,13 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    train, validation = open_dataset("digits", "train"), open_dataset("digits", "validation")
-    assert (len(train), len(validation)) == (1437, 360)
-    for source, indices in (
-        (train, [i for i in range(1797) if i % 5]),
-        (validation, list(range(0, 1797, 5))),
+    for split, indices in (
+        ("train", [i for i in range(1797) if i % 5]),
+        ("validation", list(range(0, 1797, 5))),
     ):
-        images, labels = everything(source)
+        images, labels = everything(open_dataset("digits", split))
         np.testing.assert_array_equal(images[..., 0], found.images[indices] * 15)
         np.testing.assert_array_equal(labels, found.target[indices])
-    assert train.mean == validation.mean
-    assert everything(train)[0].max() == 240
-
-
-@pytest.mark.parametrize(
-    ("spec", "split", "sizes", "word"),
-    [
-        ("digit", "train", {}, "'digits'"),
-        ("zzz:imagenet", "train", {}, "arrayrecord, digits"),
-        ("digits", "test", {}, "train, validation"),
-        ("digits", "train", {"classes": 5}, r"data\.classes: .*got 5"),
-        ("synthetic", "train", {"classes": -1}, r"data\.classes: .*got -1"),
-        ("synthetic:x", "train", {}, "'synthetic'"),
-    ],
-)
-def test_mistakes_are_named(spec, split, sizes, word):
-    with pytest.raises(DataError, match=word):
-        open_dataset(spec, split, SourceOptions(**sizes))
 
 
 def test_digits_at_another_size():
@@ -89,15 +89,20 @@ def test_digits_at_another_size():
     np.testing.assert_array_equal(usual.read_centres(ids, (12, 12))[0], images)
 
 
-def test_synthetic_sizes():
-    assert len(open_dataset("synthetic", "train")) == 50_000
-    assert len(open_dataset("synthetic", "validation")) == 10_000
-    assert open_dataset("synthetic", "train").image_shape == (32, 32, 3)
-    assert len(open_dataset("synthetic", "train", SourceOptions(examples=3))) == 3
-    assert len(open_dataset("synthetic", "validation", SourceOptions(examples=103))) == 20
-    assert len(open_dataset("synthetic", "validation", SourceOptions(examples=3))) == 1
-    source = open_dataset("synthetic", "train", SourceOptions(image_size=1, classes=2))
-    assert source.read_centres(np.arange(4))[0].shape == (4, 1, 1, 3)
+@pytest.mark.parametrize(
+    ("spec", "split", "sizes", "word"),
+    [
+        ("digit", "train", {}, "'digits'"),
+        ("digits", "test", {}, "train, validation"),
+        ("digits", "train", {"classes": 5}, r"data\.classes: .*got 5"),
+        ("digits", "train", {"validation_split": 0.5}, r"data\.validation_split"),
+        ("synthetic", "train", {"classes": -1}, r"data\.classes: .*got -1"),
+        ("synthetic:x", "train", {}, "'synthetic'"),
+    ],
+)
+def test_mistakes_are_named(spec, split, sizes, word):
+    with pytest.raises(UserError, match=word):
+        open_dataset(spec, split, SourceOptions(**sizes))
 
 
 def test_synthetic_examples_differ_and_labels_are_even_and_pinned():
@@ -132,10 +137,13 @@ def test_synthetic_can_be_learnt_and_only_with_its_labels():
     assert accuracy(np.random.default_rng(0).permutation(labels)) < 0.25
 
 
+# ---- class names and the order of classes
+
+
 class Labels(Source):
     name, classes, image_shape = "labels", ("a", "b", "c"), (2, 2, 1)
 
-    def __init__(self, labels, known):
+    def __init__(self, labels, known=False):
         self._labels = np.asarray(labels, np.int32)
         self.labels = self._labels if known else None
 
@@ -146,66 +154,199 @@ class Labels(Source):
         return np.zeros((len(ids), 2, 2, 1), np.uint8), self._labels[ids]
 
 
-def labelled(labels, known=False):
-    return Dataset(Labels(labels, known), SourceOptions())
-
-
 @pytest.mark.parametrize(
     ("labels", "grouped"),
     [
         (np.repeat([2, 0, 1], 200), True),
         (np.repeat(np.arange(3), 7), True),
-        (np.random.default_rng(0).integers(0, 3, 900), False),
         (np.random.default_rng(0).integers(0, 2, 900), False),
         (np.random.default_rng(0).random(900) < 0.02, False),
         (np.zeros(900), False),
         (np.arange(900) % 3, False),
         ([0], False),
-        ([0, 1], False),
     ],
 )
 def test_the_order_of_classes_is_noticed(labels, grouped):
     for known in (False, True):
-        assert grouped_by_class(labelled(labels, known)) is grouped
+        assert grouped_by_class(Dataset(Labels(labels, known), SourceOptions())) is grouped
 
 
-@pytest.mark.parametrize("classes", [(), ("images",)])
-def test_a_single_class_cannot_be_learned(classes):
-    source = labelled(np.zeros(9))
-    source.classes = classes
+def test_a_single_class_cannot_be_learned():
+    source = Dataset(Labels(np.zeros(9)), SourceOptions())
+    source.classes = ("images",)
     with pytest.raises(DataError, match=r"data\.source=labels: expected at least 2 classes"):
         facts_of(source, source, 1, 1)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "", " ", "a ", "\udce9", "a\x00", 3])
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "", " ", "a ", " a", "\udce9", "a\x00", 3])
 def test_class_names_that_are_no_line_of_text_are_refused(name):
+    check_class_names("place", ("a b", "中文", "👩\u200d🚀", "no\u00a0break"))
     with pytest.raises(DataError, match=r"^place: .* label 1"):
         check_class_names("place", ("a", name))
 
 
-def test_the_class_names_of_an_own_source_are_checked(monkeypatch):
-    monkeypatch.setattr(Labels, "classes", ("a", "b\n"))
-    with pytest.raises(DataError, match=r"b\\n"):
-        open_dataset(f"{__name__}:factory", "train")
+# ---- users' own data: by item, or as a source
+
+PIXELS = [
+    np.random.default_rng(i).integers(0, 256, (40 + i, 50, 3)).astype(np.uint8) for i in range(6)
+]
 
 
-def factory(argument, split, options):
-    return Labels([0, 1], known=False)
+def png(pixels):
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+class Listed:
+    def __init__(self, items, classes=("a", "b")):
+        self.items, self.classes = items, classes
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+FORMS = {
+    "array": lambda i: (PIXELS[i], i % 2),
+    "png": lambda i: (png(PIXELS[i]), i % 2),
+    "mapping": lambda i: {"image": PIXELS[i], "label": np.int64(i % 2), "other": None},
+    "pillow": lambda i: [Image.fromarray(PIXELS[i]), i % 2],
+}
+
+
+def items(argument, split, options):
+    assert split in ("train", "validation")
+    assert isinstance(options, SourceOptions)
+    return Listed([FORMS[argument](i) for i in range(len(PIXELS))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_items_are_photographs(form):
+    ids = np.array([3, 0, 5])
+    source = open_dataset(f"{HERE}:items:{form}", "train", SourceOptions(image_size=24))
+    images, labels, _ = source.read_centres(ids)
+    np.testing.assert_array_equal(labels, [1, 0, 1])
+    side = round(0.875 * 40)
+    top, left = (40 - side) // 2, (50 - side) // 2
+    expected = resize(PIXELS[0][top : top + side, left : left + side], (24, 24), "linear")
+    np.testing.assert_array_equal(images[1], expected)
+    assert source.source.where(2).endswith(", example 2")
+    assert is_photographs(f"{HERE}:items")
+    assert class_counts(source.source) is None
+
+
+def grey(argument, split, options):
+    listed = Listed([(PIXELS[0][..., 0], 0), (PIXELS[0][..., :1], 1)])
+    listed.mean, listed.std = (100.0, 101.0, 102.0), (50.0, 51.0, 52.0)
+    listed.labels = [0, 1]
+    return listed
+
+
+def test_grey_images_and_own_statistics():
+    source = open_dataset(f"{HERE}:grey", "validation", SourceOptions(image_size=8))
+    images, labels, _ = source.read_centres(np.arange(2))
+    np.testing.assert_array_equal(images[0], images[1])
+    np.testing.assert_array_equal(images[..., 0], images[..., 2])
+    np.testing.assert_array_equal(labels, [0, 1])
+    assert (source.mean, source.std) == ((100.0, 101.0, 102.0), (50.0, 51.0, 52.0))
+    assert class_counts(source.source) == (1, 1)
+
+
+def plain(argument, split, options):
+    source = Labels([0, 0, 0])
+    source.name = argument
+    source.describe = lambda: "mine"
+    return source
+
+
+def test_a_source_is_used_as_it_is():
+    source = open_dataset(f"{HERE}:plain:a:b/c", "train")
+    assert (source.name, source.image_shape, source.describe()) == ("a:b/c", (2, 2, 1), "mine")
+    assert source.read_crops(np.arange(3), seed=0, epochs=np.zeros(3)).images.shape == (3, 2, 2, 1)
+    assert source.read_centres(np.arange(2), (6, 8)).images.shape == (2, 6, 8, 1)
+
+
+BAD_ITEMS = {
+    "floats": (PIXELS[0].astype(float), 0),
+    "label": (PIXELS[0], 2),
+    "negative": (PIXELS[0], -1),
+    "fraction": (PIXELS[0], 0.5),
+    "channels": (np.zeros((4, 4, 2), np.uint8), 0),
+    "empty": (PIXELS[0][:0], 0),
+    "alone": (PIXELS[0],),
+}
+BAD_READS = {
+    "one for many": ([PIXELS[0]] * 2, [0, 1]),
+    "two labels": ([PIXELS[0]], [0, 1]),
+}
+
+
+def bad(argument, split, options):
+    made = Listed([BAD_ITEMS.get(argument)])
+    if argument in BAD_READS:
+        made.read = lambda ids: BAD_READS[argument]
+    return made
+
+
+@pytest.mark.parametrize("name", [*BAD_ITEMS, *BAD_READS])
+def test_a_bad_item_is_named(name):
+    source = open_source(f"{HERE}:bad:{name}", "train")
+    with pytest.raises(DataError, match=rf"{name}.*;"):
+        source.read(np.array([0]))
+
+
+def deep(argument, split, options):
+    """Pages of floats, of which the second has no known white."""
+    levels = PIXELS[0][..., 0].astype(np.float32)
+    return Listed([(Image.fromarray(page), 0) for page in (levels / 255, levels * 1000)])
+
+
+def test_images_of_pillow_are_scaled_or_counted():
+    source = open_dataset(f"{HERE}:deep", "train", SourceOptions(image_size=40))
+    images, _, corrupt = source.read_centres(np.arange(2))
+    assert images[0].max() > 200
+    assert corrupt.tolist() == [1]
+    assert "values from" in source.explain(1)[1]
+
+
+def test_the_example_of_the_page_is_read(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (code,) = re.findall(r"```python\n# my_data\.py\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_data.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (spec,) = re.findall(r"--config\.data\.source=(my_data:\S+)", page)
+    source = open_dataset(spec, "train", SourceOptions(image_size=16))
+    assert source.read_centres(np.arange(3)).images.shape == (3, 16, 16, 3)
+
+
+def failing(argument, split, options):
+    raise KeyError("no\nsuch")
+
+
+def nothing(argument, split, options):
+    return None
+
+
+def misnamed(argument, split, options):
+    return Listed([], classes=("a", "b\n"))
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("spec", "error", "word"),
     [
-        (["train", "valid"], "valid"),
-        (["VAL", "test"], "VAL"),
-        (["test"], "test"),
-        (["dev"], None),
+        (f"{HERE}:failing", DataError, "KeyError"),
+        (f"{HERE}:nothing", DataError, "classes, __len__"),
+        (f"{HERE}:misnamed", DataError, r"b\\n"),
+        (f"{HERE}:item", ConfigError, "'items'"),
+        ("nowhere.at_all:x", ConfigError, "nowhere"),
+        ("folder:/nowhere:with:colon", DataError, "/nowhere:with:colon"),
     ],
 )
-def test_what_a_dataset_calls_its_validation_split(names, found):
-    assert own_name(names, "validation", "place") == found
-
-
-def test_two_validation_splits_are_refused():
-    with pytest.raises(DataError, match=r"place: .*val, valid"):
-        own_name(["valid", "val"], "validation", "place")
+def test_a_wrong_factory_is_named(spec, error, word):
+    with pytest.raises(error, match=word) as caught:
+        open_dataset(spec, "train")
+    assert "\n" not in str(caught.value)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from largebatch.errors import DataError
 from largebatch.tracking import Console, read_rows
 from largebatch.training import session
 from tests.training import worlds
@@ -72,13 +71,3 @@ def test_all_stages_keep_one_account_of_each_split(folder):
             assert (counted, labels.sum()) == (6, 3)
     assert reported["train"] == [f"{folder}/train/{name}" for name in SPOILT["train"]]
     assert reported["validation"] == [f"{folder}/val/{name}" for name in SPOILT["val"]]
-
-
-def test_more_than_the_limit_stop_feed_and_evaluation(folder):
-    run = made(folder, 0.04)  # of 20 examples a tenth is allowed in any case
-    assert len(list(run.first_stage.train_microbatches(0, 40))) == 4
-    with pytest.raises(DataError, match="validation"):
-        list(run.first_stage.validation_batches())
-    none = made(folder, 0.0)
-    with pytest.raises(DataError, match=r"data\.max_unreadable=0"):
-        list(none.first_stage.train_microbatches(0, 40))

@@ -19,12 +19,12 @@ from largebatch.data.folder import SUFFIXES, class_order
 from largebatch.data.prefetch import in_threads
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
-from largebatch.data.prepare.tars import Content, Member, is_compressed, listed
 from largebatch.data.progress import progress
 from largebatch.data.randomness import held_out
 from largebatch.data.ranges import Disk
 from largebatch.data.source import SPLIT_WORDS, SPLITS, check_class_names, own_name
-from largebatch.errors import ConfigError, DataError
+from largebatch.data.tar import Member, members
+from largebatch.errors import ConfigError, DataError, one_line
 from largebatch.files import printable
 
 _LARGEST_IMAGE = 1 << 28  # bytes; each image is read at once
@@ -49,22 +49,17 @@ class Rows:
     Attributes:
         source: The folder or the tar.
         rows: The files.
-        content: That of a compressed tar, which one process reads.
     """
 
     source: Path
     rows: Sequence[Row]
-    content: Content | None = None
 
     def __iter__(self) -> Iterator[Example]:
         with contextlib.ExitStack() as stack:
-            tar = self.content
-            if tar is None and self.source.is_file():
-                tar = Content(self.source)
-                file = stack.enter_context(tar.stream).fileno()
-                if hasattr(os, "posix_fadvise"):  # read ahead in the order of the disk
-                    for row in sorted(self.rows, key=lambda row: row.offset):
-                        os.posix_fadvise(file, row.offset, row.size, os.POSIX_FADV_WILLNEED)
+            tar = stack.enter_context(Part(self.source)) if self.source.is_file() else None
+            if tar and hasattr(os, "posix_fadvise"):  # read ahead in the order of the disk
+                for row in sorted(self.rows, key=lambda row: row.offset):
+                    os.posix_fadvise(tar.descriptor, row.offset, row.size, os.POSIX_FADV_WILLNEED)
             for row in self.rows:
                 path = self.source / row.path
                 image = tar.read(row.offset, row.size) if tar else path.read_bytes()
@@ -74,6 +69,54 @@ class Rows:
                         "preparation began; give the command again when it does not change"
                     )
                 yield Example(row.key, image, row.label, printable(path))
+
+
+class Part:
+    """Bytes [begin, begin + size) of a file, opened within `with`.
+
+    Attributes:
+        size: Number of bytes.
+        descriptor: Of the open file.
+    """
+
+    def __init__(self, path: Path, begin: int = 0, size: int | None = None) -> None:
+        """Take a part of a file; a size of None is all of it."""
+        self.size = path.stat().st_size if size is None else size
+        self._path, self._begin = path, begin
+
+    def __enter__(self) -> "Part":
+        self.descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the part, fewer at the end of the file."""
+        return os.pread(self.descriptor, size, self._begin + offset)
+
+
+def _listed(path: Path, where: str, begin: int = 0, size: int | None = None) -> list[Member]:
+    """Return the files of a tar, without those that begin with a dot.
+
+    Args:
+        path: The file.
+        where: The tar for messages.
+        begin: First byte of the tar within the file.
+        size: Bytes of the tar; None is all of the file.
+
+    Raises:
+        DataError: It is damaged or ends early.
+    """
+    try:
+        with Part(path, begin, size) as part:
+            found = [m._replace(offset=begin + m.offset) for m in members(part)]
+    except ValueError as error:
+        raise DataError(
+            f"{where} is not a complete tar ({one_line(error)}); get it again, unpack it if it is "
+            "compressed, or use a folder"
+        ) from error
+    return [m for m in found if not m.name.rpartition("/")[2].startswith(".")]
 
 
 def find_tars(
@@ -98,7 +141,7 @@ def find_tars(
             print(line, flush=True)
     found = {}
     for split, path in paths.items():
-        members = listed(path, str(path))
+        members = _listed(path, str(path))
         if split == "validation":
             rows = [_imagenet_row(str(path), member, "", ("validation",)) for member in members]
         else:
@@ -130,7 +173,7 @@ def _class_rows(task: tuple[Path, Member]) -> list[Row]:
     """Return the images of a class's tar within the training tar."""
     path, tar = task
     where, folder = f"{path}: {printable(tar.name)}", imagenet.tar_class(tar.name, str(path))
-    found = listed(path, where, tar.offset, tar.size)
+    found = _listed(path, where, tar.offset, tar.size)
     return [_imagenet_row(where, member, folder, ("train",)) for member in found]
 
 
@@ -162,9 +205,8 @@ def _imagenet(where: str, found: dict[str, Rows], partial: bool, shards: int) ->
         rows = sorted(files.rows, key=lambda row: hasher.hash_key(row.key))
         # Without sizes: corrupt images may be replaced before the preparation continues.
         identity = [row[:2] for row in rows]
-        splits.append(_split(split, Rows(files.source, rows, files.content), shards, identity))
-    sequential = any(files.content for files in found.values())
-    return Input(records.IMAGENET, imagenet.classes(), tuple(splits), sequential)
+        splits.append(_split(split, Rows(files.source, rows), shards, identity))
+    return Input(records.IMAGENET, imagenet.classes(), tuple(splits))
 
 
 def _split(name: str, files: Rows, shards: int, identity: Sequence[tuple]) -> Split:
@@ -179,7 +221,7 @@ def _split(name: str, files: Rows, shards: int, identity: Sequence[tuple]) -> Sp
     _check_once(where, [row.key for row in rows])
     size = sum(row.size for row in rows)
     ranges = shard_ranges(name, len(rows), size, shards, rows[0].key)
-    parts = [Rows(files.source, rows[first:last], files.content) for first, last in ranges]
+    parts = [Rows(files.source, rows[first:last]) for first, last in ranges]
     text = "\n".join(map(repr, identity)).encode()
     return Split(name, parts, size, hashlib.sha256(text).hexdigest()[:16])
 
@@ -213,7 +255,7 @@ class _Image(NamedTuple):
 def find_images(
     source: Path, *, validation: float = 0.0, partial: bool = False, shards: int = 0
 ) -> Input:
-    """Find the images of class folders, or of a tar of them, compressed or not.
+    """Find the images of class folders, or of a tar of them that is not compressed.
 
     They are ImageNet if they have its 1,000 classes, or validation images `ILSVRC2012_val_…` beside
     each other: order, labels and shards are then those of TFDS. Otherwise the order is that of the
@@ -237,8 +279,7 @@ def find_images(
         )
     if not source.exists():
         raise DataError(f"{where} does not exist; correct the path")
-    files = _walk(source) if source.is_dir() else listed(source, str(source))
-    content = None if source.is_dir() or not is_compressed(source) else Content(source)
+    files = _walk(source) if source.is_dir() else _listed(source, str(source))
     by_split = _by_split(where, [member for member in files if _is_image(member.name)])
     kept = sum(map(len, by_split.values()))
     if kept < len(files):
@@ -247,12 +288,7 @@ def find_images(
     if (partial or "" in folders or folders == set(imagenet.classes())) and not validation:
         found = {
             split: Rows(
-                source,
-                [
-                    _imagenet_row(where, image.member, image.folder, imagenet.SPLITS)
-                    for image in images
-                ],
-                content,
+                source, [_imagenet_row(where, i.member, i.folder, imagenet.SPLITS) for i in images]
             )
             for split, images in by_split.items()
         }
@@ -265,8 +301,8 @@ def find_images(
         rows = [Row(f"{i.folder}/{i.file}", labels[i.folder], *i.member) for i in images]
         if source.is_dir():  # files by name, then the folders within the class
             rows.sort(key=lambda row: (row.label, *row.key.rpartition("/")[::2]))
-        splits.append(_split(split, Rows(source, rows, content), shards, rows))
-    return Input("images", tuple(classes), tuple(splits), content is not None)
+        splits.append(_split(split, Rows(source, rows), shards, rows))
+    return Input("images", tuple(classes), tuple(splits))
 
 
 def _walk(root: Path) -> list[Member]:

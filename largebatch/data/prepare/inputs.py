@@ -40,8 +40,6 @@ class Input(NamedTuple):
     classes: tuple[str, ...]
     """Name of each label."""
     splits: tuple[Split, ...]
-    sequential: bool = False
-    """Whether parts can be read only one after the other."""
 
 
 def shard_ranges(

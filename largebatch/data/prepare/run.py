@@ -152,7 +152,7 @@ def _prepare(found: Input, directory: Path, side: int, processes: int) -> None:
         )
         for split, number in missing
     ]
-    _write(tasks, manifest, directory, 1 if found.sequential else processes)
+    _write(tasks, manifest, directory, processes)
     order = [_name(found, split, number) for split, number in wanted]
     manifest.shards.sort(key=lambda shard: order.index(shard.file.name))
     manifest.metadata = _write_metadata(found, manifest, directory, writing)

@@ -12,7 +12,6 @@ from largebatch.data import SourceOptions, imagenet
 from largebatch.data.prepare import image_files
 from largebatch.data.prepare.image_files import find_images, find_tars
 from largebatch.data.prepare.inputs import shard_ranges
-from largebatch.data.prepare.run import prepare
 from largebatch.data.source import open_source
 from largebatch.errors import ConfigError, DataError
 from tests.data import forms
@@ -41,11 +40,9 @@ def test_labels_are_those_of_tfds_in_its_order():
     assert [imagenet.classes()[label] for label in found] == ["n01751748", "n09193705", "n02105855"]
 
 
-@pytest.mark.parametrize(
-    ("images", "mean", "shards"), [(1_281_167, 107_000, 1024), (50_000, 126_000, 64)]
-)
-def test_imagenet_has_the_number_of_shards_that_tfds_publishes(images, mean, shards):
-    assert len(shard_ranges("train", images, images * mean, 0, INNER)) == shards
+def test_imagenet_has_the_number_of_shards_that_tfds_publishes():
+    for images, mean, shards in ((1_281_167, 107_000, 1024), (50_000, 126_000, 64)):
+        assert len(shard_ranges("train", images, images * mean, 0, INNER)) == shards
 
 
 def test_imagenet_is_in_the_order_of_tfds_from_tars_and_from_folders(tmp_path):
@@ -60,11 +57,9 @@ def test_imagenet_is_in_the_order_of_tfds_from_tars_and_from_folders(tmp_path):
         folder = fakes.write_folders(tmp_path / f"{flat}", flat=flat)
         (folder / "train" / "n01440764" / "._n01440764_9.JPEG").write_bytes(b"of macOS")
         assert rows(find_images(folder, partial=True, shards=3)) == found
-    names_of = {path.name for path in (tmp_path / "True" / "val").iterdir()}
-    assert GOOD in names_of
 
 
-def test_less_than_imagenet_needs_allow_partial(tmp_path, monkeypatch):
+def test_less_than_imagenet_needs_allow_partial(tmp_path):
     tars = fakes.write_tars(tmp_path / "tars")
     folder = fakes.write_folders(tmp_path / "folder")
     for find, source in ((find_tars, tars), (find_images, folder)):
@@ -75,9 +70,6 @@ def test_less_than_imagenet_needs_allow_partial(tmp_path, monkeypatch):
     os.mkfifo(tars / imagenet.TARS["train"])  # would never end
     with pytest.raises(DataError, match="--allow_partial"):
         find_tars(tars)
-    (tars / imagenet.TARS["validation"]).unlink()
-    with pytest.raises(DataError):
-        find_tars(tars, partial=True)
     uneven = [i % 1000 for i in range(50_000)]
     imagenet.check_counts("here", "validation", uneven)
     uneven[0] = 1
@@ -118,7 +110,6 @@ def raw(name, kind, size):
 TARS = {
     "another name": member("README", b"x"),
     "traversal": member("../../escaped.JPEG", PHOTO),
-    "two lines": member(f"{OTHER}\nescaped", PHOTO),
     "not UTF-8": member("\udcff.JPEG", PHOTO),
     "twice": member(GOOD, PHOTO),
     "empty": member(OTHER),
@@ -150,8 +141,6 @@ CLASS_TARS = {
     "of another class": {"n01440764.tar": fakes.tar({"n01443537_1.JPEG": PHOTO})},
     "tar twice": [("n01440764.tar", fakes.tar({INNER: PHOTO}))] * 2,
     "unknown class": {"n00000001.tar": fakes.tar({INNER: PHOTO})},
-    "no tar": {"n01440764": fakes.tar({INNER: PHOTO})},
-    "empty": {"n01440764.tar": b""},
 }
 
 
@@ -195,19 +184,13 @@ def test_files_that_shrink_are_noticed_when_they_are_read(tmp_path):
         rows(found)
 
 
-def test_a_link_to_nothing_is_named(tmp_path, pets):
-    (pets / "train" / "cat" / "gone.jpg").symlink_to("nowhere")
-    with pytest.raises(DataError, match=r"gone\.jpg"):
-        find_images(pets)
-
-
 # ---- class folders
 
 
-def packed(path, folder, mode, order=sorted):
+def packed(path, folder, mode):
     """A tar of a folder, below `pets/`."""
     with tarfile.open(path, mode) as tar:
-        for each in order(folder.rglob("*")):
+        for each in sorted(folder.rglob("*")):
             tar.add(each, f"pets/{each.relative_to(folder)}", recursive=False)
     return path
 
@@ -238,7 +221,7 @@ def as_folder(path, split, share=0.0):
     return list(zip(images, labels.tolist(), strict=True)), records.classes
 
 
-@pytest.mark.parametrize("form", ["folder", "w", "w:gz", "w:xz"])
+@pytest.mark.parametrize("form", ["folder", "w"])
 def test_class_folders_are_those_of_the_source_folder(tmp_path, pets, form):
     source = pets if form == "folder" else packed(tmp_path / "pets.tar", pets, form)
     found = find_images(source, shards=2)
@@ -249,7 +232,7 @@ def test_class_folders_are_those_of_the_source_folder(tmp_path, pets, form):
         assert (order(images), found.classes) == (order(expected), classes)
 
 
-@pytest.mark.parametrize("form", ["folder", "w", "w:gz"])
+@pytest.mark.parametrize("form", ["folder", "w"])
 def test_a_share_of_each_class_is_held_out_as_in_training(tmp_path, pets, form):
     for path in (pets / "validation").rglob("*.*"):
         path.unlink()
@@ -266,25 +249,12 @@ def test_a_share_of_each_class_is_held_out_as_in_training(tmp_path, pets, form):
             assert sorted((image, label) for _, image, label in found[split]) == sorted(expected)
 
 
-def test_hard_links_in_a_tar_are_read(tmp_path, pets):
-    os.link(pets / "train" / "cat" / "10.JPG", pets / "train" / "cat" / "same.jpg")
-    for form in ("w", "w:gz"):
-        found = rows(find_images(packed(tmp_path / "pets.tar", pets, form)))
-        images = {key: image for key, image, _ in found["train"]}
-        assert images["cat/same.jpg"] == images["cat/10.JPG"] == fakes.photo(len("10.JPG"))
-
-
-def made(files):
-    """A function that adds files to a folder."""
-
-    def change(root):
-        for name in files:
-            path = os.path.join(os.fsencode(root), os.fsencode(name))
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as stream:
-                stream.write(PHOTO)
-
-    return change
+def fill(root, files):
+    for name in files:
+        path = os.path.join(os.fsencode(root), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(PHOTO)
 
 
 @pytest.mark.parametrize(
@@ -296,38 +266,27 @@ def made(files):
         (["train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg"], 0.1, DataError, "class a"),
         (["val/a/1.jpg", "val/b/1.jpg"], 0.0, DataError, "train"),
         (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], 0.0, DataError, "b"),
-        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "valid/b/1.jpg"], 0.0, DataError, "val"),
         (["train/all/a/1.jpg", "train/all/b/1.jpg"], 0.5, DataError, "all"),
         (["readme.txt"], 0.0, DataError, "pets"),
-        ([f"train/{c}/{i}.jpg" for c in ("a ", "b") for i in "12"], 0.1, DataError, "'a '"),
-        ([f"train/{c}/{i}.jpg" for c in ("a\nb", "b") for i in "12"], 0.1, DataError, r"a\\nb"),
         ([b"train/\xe9t\xe9/%d.jpg" % i for i in (1, 2)], 0.1, DataError, "udce9"),
     ],
 )
-@pytest.mark.parametrize("form", ["folder", "tar"])
-def test_other_folders_are_refused(tmp_path, files, share, error, word, form):
-    made(files)(tmp_path / "pets")
-    source = tmp_path / "pets"
-    if form == "tar":
-        source = packed(tmp_path / "pets.tgz", source, "w:gz")
+def test_other_folders_are_refused(tmp_path, files, share, error, word):
+    fill(tmp_path / "pets", files)
     with pytest.raises(error, match=word) as caught:
-        find_images(source, validation=share)
+        find_images(tmp_path / "pets", validation=share)
     assert str(caught.value).isprintable()
 
 
 def test_damaged_sources_are_refused(tmp_path, pets):
     whole = packed(tmp_path / "pets.tgz", pets, "w:gz").read_bytes()
-    (tmp_path / "cut.tgz").write_bytes(whole[:20_000])
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    (tmp_path / "flipped.tgz").write_bytes(flipped)
-    (tmp_path / "text.tgz").write_text("404 not found")
+    (tmp_path / "cut.tar").write_bytes(whole[:20_000])
+    (tmp_path / "text.tar").write_text("404 not found")
     packed(tmp_path / "twice.tar", pets, "w")
     with tarfile.open(tmp_path / "twice.tar", "a") as tar:
         info = tarfile.TarInfo("pets/train/cat/10.JPG")
         info.size = 1
         tar.addfile(info, io.BytesIO(b"x"))
-    for name in ("cut.tgz", "flipped.tgz", "text.tgz", "none.tgz", "twice.tar"):
+    for name in ("pets.tgz", "cut.tar", "text.tar", "none.tar", "twice.tar"):
         with pytest.raises(DataError, match=name):
-            prepare(find_images(tmp_path / name), tmp_path / "out")
-        assert not (tmp_path / "out" / "manifest.json").exists()
+            find_images(tmp_path / name)
