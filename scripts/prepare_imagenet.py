@@ -52,7 +52,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         add(f"--{name}", type=int, default=0, metavar="N", help=help)
     share = "--images: share to hold out"
     add("--validation", type=float, default=0.0, metavar="X", help=share)
-    add("--md5", action="store_true", help="--tars: compare published checksums first")
     add("--allow_partial", action="store_true", help="the images are a part of ImageNet")
     number = f"processes ({cores()})"
     add("--processes", type=int, metavar="N", default=cores(), help=number)

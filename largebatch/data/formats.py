@@ -23,6 +23,7 @@ from largebatch.data.index import rows_of
 from largebatch.data.prefetch import in_threads
 from largebatch.data.ranges import (
     Disk,
+    FileSource,
     RangeSource,
     Storage,
     Window,
@@ -32,10 +33,9 @@ from largebatch.data.source import Source, SourceOptions, checked_labels
 from largebatch.data.tar import Member, members
 from largebatch.environment import command_path
 from largebatch.errors import DataError, one_line
-from largebatch.files import masked_crc32c, printable
+from largebatch.files import masked_crc32c
 
 _WEBDATASET = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
-_INFO = "_info.json"  # beside tars, as timm writes it
 
 
 class Keys(NamedTuple):
@@ -234,12 +234,8 @@ def _varint(file: Window, at: int, end: int) -> tuple[int, int]:
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 
 
-class ArrayRecords(Source):
-    """One split of `tf.train.Example`s in ArrayRecord files on a disk.
-
-    Attributes:
-        lengths: Examples of each file.
-    """
+class ArrayRecords(FileSource):
+    """One split of `tf.train.Example`s in ArrayRecord files on a disk."""
 
     def __init__(
         self,
@@ -260,26 +256,17 @@ class ArrayRecords(Source):
                 "object storage; copy the directory to a disk, or convert it: python "
                 f"{command_path('scripts/prepare_imagenet.py')} --from '{name}' --out DIR"
             )
-        self.name, self.classes = name, classes
-        self._split, self._found, self._keys = split, found, keys
+        self.files, self._names, self._keys = found.paths, found.names, keys
         # It reads by position and releases the interpreter lock. One that is dropped during another
         # thread's read stays open until that read returns.
         self._opened = functools.lru_cache(most_open())(open_array_record_file)
-        self.lengths = tuple(
-            in_threads(
-                lambda path: open_array_record_file(path).num_records(),
-                found.paths,
-                found.storage.scanners,
-            )
+        lengths = in_threads(
+            lambda path: open_array_record_file(path).num_records(),
+            found.paths,
+            found.storage.scanners,
         )
-        if not sum(self.lengths):
-            raise DataError(
-                f"{found.directory}: the {split} files hold no record; write them again"
-            )
-        self._starts = np.cumsum(self.lengths) - self.lengths
-
-    def __len__(self) -> int:
-        return sum(self.lengths)
+        note = f"{found.note}, {len(found.paths):,} shards"
+        super().__init__(name, split, classes, found.directory, list(lengths), note)
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
         ids = np.asarray(ids)
@@ -289,9 +276,9 @@ class ArrayRecords(Source):
         return [image for image, _ in found], labels
 
     def _read(self, example: int) -> tuple[bytes, int]:
-        file, row = self._place(example)
+        file = int(self._file_of(np.array(example)))
         try:
-            record = self._opened(self._found.paths[file]).read([row])[0]
+            record = self._opened(self.files[file]).read([example - int(self._starts[file])])[0]
             return parse_example(record, self._keys)
         except (OSError, RuntimeError, ValueError, IndexError) as error:
             raise DataError(
@@ -299,25 +286,10 @@ class ArrayRecords(Source):
                 "prepare the dataset again"
             ) from error
 
-    def where(self, example: int) -> str:
-        file, row = self._place(example)
-        return f"{printable(self._found.paths[file])}, record {row} (counted from 0)"
-
     def marks(self) -> list[bytes]:
         """Return the names of the files and the numbers of their records."""
-        files = zip(self._found.names, self.lengths, strict=True)
+        files = zip(self._names, self.lengths, strict=True)
         return [os.fsencode(f"{name} {length}") for name, length in files]
-
-    def describe(self) -> str:
-        return (
-            f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
-            f"({self._found.note}, {len(self.lengths):,} shards)"
-        )
-
-    def _place(self, example: int) -> tuple[int, int]:
-        """Return the number of the file, and the number of the record in it."""
-        file = int(np.searchsorted(self._starts, example, side="right")) - 1
-        return file, example - int(self._starts[file])
 
 
 def open_array_record_file(path: str) -> ArrayRecordReader:
@@ -382,7 +354,7 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> RangeSourc
     A sample has one image (jpg, png, webp, …) and its label, an integer: `KEY.cls`, or `label`,
     `cls` or `class` in `KEY.json`. Other members are left out. The order of the samples is that of
     the tars by name, and within each of its members. The files of a split are found by their names;
-    see `shard_files.of_split`. Where there is an `_info.json`, its counts are verified.
+    see `shard_files.of_split`.
 
     Args:
         spec: `webdataset:PATH`, a directory of tars or a pattern of their names.
@@ -394,15 +366,7 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> RangeSourc
         DataError: Tars are absent or incomplete, or a sample is not of that form.
     """
     found = shard_files.of_split(spec, split, _WEBDATASET, options)
-    stated = _stated(found)
     lengths, rows = rows_of(spec, "webdataset", found.storage, found.names, scan_tar)
-    for name, length in zip(found.names, lengths, strict=True):
-        expected = stated.get(os.path.basename(name), length)
-        if expected != length:
-            raise DataError(
-                f"{found.directory}/{name} holds {length:,} samples, and {_INFO} says "
-                f"{expected:,}; restore the file or write the tars again"
-            )
     classes = shard_files.class_names(found.storage, options.classes)
     note = f"{found.note}, {len(lengths):,} tars"
     return RangeSource(spec, split, classes, found.storage, found.names, lengths, rows, note)
@@ -477,30 +441,3 @@ def _label(file: Window, member: Member, extension: str) -> int:
         return label
     except (ValueError, TypeError, StopIteration, RecursionError) as error:
         raise ValueError(f"{member.name!r} has no label, an integer: {data[:40]!r}") from error
-
-
-def _stated(found: shard_files.Found) -> dict[str, int]:
-    """Return the number of samples of each tar that `_info.json` states, if it exists.
-
-    Its form is {"splits": {NAME: {"filenames": […], "shard_lengths": […]}}}.
-    """
-    if not found.storage.holds(_INFO):
-        return {}
-    try:
-        splits = json.loads(found.storage.text(_INFO))["splits"].values()
-        stated = {
-            str(name): int(length)
-            for split in splits
-            for name, length in zip(split["filenames"], split["shard_lengths"], strict=True)
-        }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{found.directory}/{_INFO} cannot be read ({one_line(error)}); restore or remove it"
-        ) from error
-    own = [name for name in stated if shard_files.word_of(name) == found.own]
-    if missing := sorted(set(own) - {os.path.basename(name) for name in found.names}):
-        raise DataError(
-            f"{found.directory} lacks {missing[0]} of {len(own):,} tars that {_INFO} names; "
-            "restore the files or correct the pattern"
-        )
-    return stated

@@ -10,11 +10,6 @@ from largebatch.errors import DataError
 
 SPLITS = ("train", "validation")
 TARS = {"train": "ILSVRC2012_img_train.tar", "validation": "ILSVRC2012_img_val.tar"}
-# From the download page of image-net.org.
-MD5 = {
-    "train": "1d675b47d978889d74fa0da5fadfb00e",
-    "validation": "29b22e2961454d5413ddabcf34fc5622",
-}
 EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 # Least and greatest number of images of a class (Russakovsky et al. 2015, table 2).
 PER_CLASS = {"train": (732, 1300), "validation": (50, 50)}

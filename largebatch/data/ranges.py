@@ -331,7 +331,65 @@ Scan = Callable[[Storage, str], np.ndarray]
 bytes and label of each. Raises a DataError or ValueError if the file is damaged."""
 
 
-class RangeSource(Source):
+class FileSource(Source):
+    """One split of images in files, several in each; a subclass has `read`.
+
+    Attributes:
+        files: Paths of the files, in order.
+        lengths: int64, number of images of each file.
+    """
+
+    files: Sequence[str]
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        classes: tuple[str, ...],
+        directory: str,
+        lengths: Sequence[int],
+        note: str,
+    ) -> None:
+        """Check that there are images.
+
+        Args:
+            name: The specification it was opened by.
+            split: `train` or `validation`.
+            classes: Name of each label.
+            directory: That of the files.
+            lengths: Number of images of each file.
+            note: What was found where, for `describe`.
+
+        Raises:
+            DataError: There is no image.
+        """
+        self.name, self.classes = name, classes
+        self._split, self._directory, self._note = split, directory, note
+        self.lengths = np.asarray(lengths, np.int64)
+        if not self.lengths.sum():
+            raise DataError(f"{directory}: the {split} files hold no image; write them again")
+        self._starts = np.cumsum(self.lengths) - self.lengths
+
+    def __len__(self) -> int:
+        return int(self.lengths.sum())
+
+    def where(self, example: int) -> str:
+        file = int(self._file_of(np.array([example]))[0])
+        path = printable(os.path.join(self._directory, self.files[file]))
+        return f"{path}, record {example - self._starts[file]} (counted from 0)"
+
+    def describe(self) -> str:
+        return (
+            f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
+            f"({self._note})"
+        )
+
+    def _file_of(self, ids: np.ndarray) -> np.ndarray:
+        """Return the number of the file of each example, int64 (b,)."""
+        return np.searchsorted(self._starts, ids, side="right") - 1
+
+
+class RangeSource(FileSource):
     """One split of images that are ranges of files."""
 
     def __init__(
@@ -343,41 +401,26 @@ class RangeSource(Source):
         files: Sequence[str],
         lengths: Sequence[int],
         rows: np.ndarray,
-        found: str,
+        note: str,
     ) -> None:
-        """Read nothing yet.
+        """Read nothing yet; see `FileSource`.
 
-        Args:
-            name: The specification it was opened by.
-            split: `train` or `validation`.
-            classes: Name of each label.
-            storage: The directory of the files.
-            files: Paths of the files below it, in order.
-            lengths: Number of images of each file.
-            rows: int64 (n, 3), of all files: see `Scan`.
-            found: What was found where, for `describe`.
+        `files` are paths below the directory `storage`; `rows`, int64 (n, 3), is the result of
+        `Scan` of all of them.
 
         Raises:
             DataError: There is no image, or a label is not of a class.
         """
-        self.name, self.classes = name, classes
-        self._split, self._found = split, found
+        super().__init__(name, split, classes, storage.path, lengths, note)
         self._storage = storage
-        self._files = _Names(files)
-        counts = np.asarray(lengths, np.int64)
-        self._starts = np.cumsum(counts) - counts
+        self.files = _Names(files)
         self._offsets, self._sizes, labels = rows.T.copy()
-        if not len(labels):
-            raise DataError(f"{storage.path}: the {split} files hold no image; write them again")
         self.labels = checked_labels(labels, len(classes), self.where)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
         ids = np.asarray(ids, np.int64)
         spans = [
-            Span(self._files[file], offset, size)
+            Span(self.files[file], offset, size)
             for file, offset, size in zip(
                 self._file_of(ids).tolist(),
                 self._offsets[ids].tolist(),
@@ -402,28 +445,15 @@ class RangeSource(Source):
             ) from error
 
     def where(self, example: int) -> str:
-        file = int(self._file_of(np.array([example]))[0])
-        path = printable(os.path.join(self._storage.path, self._files[file]))
-        if self._sizes[example] == WHOLE:
-            return path
-        return f"{path}, record {example - self._starts[file]} (counted from 0)"
+        place = super().where(example)
+        return place.partition(", record ")[0] if self._sizes[example] == WHOLE else place
 
     def marks(self) -> list[bytes]:
         """Return the names of the files, and hashes of the numbers of their images and ranges."""
-        numbers = (self._files.ends, self._starts, self._offsets, self._sizes, self.labels)
+        numbers = (self.files.ends, self._starts, self._offsets, self._sizes, self.labels)
         data = (np.ascontiguousarray(each, "<i8").tobytes() for each in numbers)
         hashes = (hashlib.blake2b(each, digest_size=8).digest() for each in data)
-        return [os.fsencode(self._files.joined), *hashes]
-
-    def describe(self) -> str:
-        return (
-            f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
-            f"({self._found})"
-        )
-
-    def _file_of(self, ids: np.ndarray) -> np.ndarray:
-        """Return the number of the file of each example, int64 (b,)."""
-        return np.searchsorted(self._starts, ids, side="right") - 1
+        return [os.fsencode(self.files.joined), *hashes]
 
 
 class _Names:

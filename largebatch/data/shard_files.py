@@ -75,9 +75,7 @@ def of_split(
 
     Args:
         spec: `scheme:PATH`. PATH is a directory, or a pattern of files in one directory with `*`,
-            `?`, `[…]`, `{a,b}` and `{000..127}`. Where the braces name files, all must exist; but
-            where they name as many of several splits, one split must be complete, and the others
-            may have fewer.
+            `?`, `[…]`, `{a,b}` and `{000..127}`. Where the braces name files, all must exist.
         split: `train` or `validation`.
         form: Names of the files.
         options: See `storage_of`.
@@ -101,7 +99,8 @@ def of_split(
                 )
             found, wanted = Found(storage, "", _shards(storage, form)), []
         own, names = _split(found, split, form)
-        _check_wanted(found, wanted, own)
+        own_wanted = [name for name in wanted if word_of(name) == own]
+        check_present(found.directory, own_wanted, found.storage.listing()[0])
         for folder, inside in itertools.groupby(names, os.path.dirname):
             present = found.storage.listing(folder)[0]
             _check_series(found.directory, own, list(map(os.path.basename, inside)), present)
@@ -210,20 +209,6 @@ def _matching(spec: str, pattern: str, options: SourceOptions) -> tuple[Found, l
     if not names:
         raise DataError(f"data.source: {spec}: no file matches {pattern}; correct the pattern")
     return Found(storage, "", names), wanted if literal else []
-
-
-def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
-    """Raise a DataError for a file that is missing; a split may be shorter than a complete one."""
-    splits: dict[str, list[str]] = {}
-    for name in wanted:
-        splits.setdefault(word_of(name), []).append(name)
-    names, present = splits.get(own, []), set(found.names)
-    there = [name in present for name in names]
-    shorter = all(there[: sum(there)]) and any(
-        len(other) == len(names) and present.issuperset(other) for other in splits.values()
-    )
-    if not shorter:
-        check_present(found.directory, names, found.storage.listing()[0])
 
 
 def _expanded(pattern: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ To add a form, write one function that is called as ``open(spec, split, options)
 
 import hashlib
 import importlib.util
+import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
-from largebatch.data.unfinished import check_finished
 from largebatch.environment import command_path
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
 from largebatch.registry import add_directory, imported, is_reference
@@ -42,6 +42,8 @@ SOURCES = {
 first use, since readers bring heavy libraries. Users' own are ``package.module:factory`` or
 ``package.module:factory:ARGUMENT``."""
 _COMPUTED = ("digits", "synthetic")
+WORK, PLAN = ".prepare", "plan.json"
+"""The folder of unfinished work within a dataset, and the file in it while one is written."""
 SAMPLE, SMALL_SAMPLE = 64, 1024
 """Images that stand for the content of a split, and for that of a split of small images."""
 _SMALL_BYTES = 2**22  # of a sample of small images
@@ -312,6 +314,26 @@ def is_photographs(spec: str) -> bool:
     A user's own source is assumed to be photographs.
     """
     return spec.partition(":")[0] not in _COMPUTED
+
+
+def check_finished(place: str) -> None:
+    """Check that a dataset on a disk is not unfinished, nor a directory above it.
+
+    Args:
+        place: A path, or a pattern of files. A URL is not checked: an object is complete or absent.
+
+    Raises:
+        DataError: It is being written, or its writer was interrupted.
+    """
+    if url_of(place):
+        return
+    path = Path(place).expanduser().absolute()
+    for folder in (path, *path.parents):
+        if os.path.exists(folder / WORK / PLAN):
+            raise DataError(
+                f"{folder} is unfinished ({folder / WORK} exists); give the command that writes it "
+                "again, then repeat this"
+            )
 
 
 def _is_module(name: str) -> bool:

@@ -19,8 +19,7 @@ from largebatch.config.facts import KNOWN_SETS
 from largebatch.data import shard_files
 from largebatch.data.formats import Examples, Keys, open_examples
 from largebatch.data.ranges import Disk, Storage, absolute, storage_of
-from largebatch.data.source import Source, SourceOptions, differing
-from largebatch.data.unfinished import check_finished
+from largebatch.data.source import Source, SourceOptions, check_finished, differing
 from largebatch.environment import command_path
 from largebatch.errors import DataError, did_you_mean, one_line
 

@@ -60,21 +60,6 @@ class Unreadable:
         self._listed = ""
         self._lock = threading.Lock()
 
-    @property
-    def count(self) -> int:
-        """Number of examples found."""
-        return len(self.found)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Files or records of the examples found."""
-        return tuple(found.name for found in self.found)
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Ids of the examples found."""
-        return tuple(found.example for found in self.found)
-
     def connect(self, report: Callable[[str, str], None], listed: str = "") -> None:
         """Set the function that reports each example; report those found before at once.
 
@@ -98,7 +83,7 @@ class Unreadable:
             DataError: There are more than `limit`.
         """
         with self._lock:
-            known = set(self.ids)
+            known = {found.example for found in self.found}
             for example in examples:
                 if example not in known:
                     known.add(example)
@@ -116,7 +101,7 @@ class Unreadable:
         Raises:
             DataError: Together they are more than `limit`.
         """
-        count = len({*self.ids, *elsewhere})
+        count = len({*(found.example for found in self.found), *elsewhere})
         if count <= self.limit:
             return
         named = "; ".join(f"{found.name} ({found.reason})" for found in self.found[:_NAMED])

@@ -493,7 +493,7 @@ class Run:
             **self.clock.spent(),
             skips=progress.skips,
             rollbacks=progress.rollbacks,
-            unreadable=sum(split.count for split in self.unreadable.values()),
+            unreadable=sum(len(split.found) for split in self.unreadable.values()),
             target_top1=target.top1 or None,
             target_step=target.step,
             target_s=target.seconds,

@@ -62,18 +62,7 @@ def prepare(
     shards=3,
     file_format="array_record",
 ):
-    """Let TFDS prepare a dataset named `pets`; return its builder.
-
-    Args:
-        data_dir: Directory of TFDS.
-        splits: Lists of (image, label) by split name.
-        classes: Names of the labels.
-        features: Names of the image and of the label.
-        version: Version of the dataset.
-        config: Configuration of the dataset, if any.
-        shards: Number of shards of each split.
-        file_format: `tfrecord` needs TensorFlow.
-    """
+    """Let TFDS prepare a dataset named `pets` of (image, label) by split; return its builder."""
     image, label = features or ("image", "label")
 
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):

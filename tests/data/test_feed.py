@@ -17,7 +17,6 @@ from largebatch.data import (
     SourceOptions,
     train_microbatches,
 )
-from largebatch.data import feed as feeding
 from largebatch.data.dataset import Dataset
 from largebatch.data.feed import PIECE, Buffers, cores
 from largebatch.errors import ConfigError, DataError
@@ -227,4 +226,4 @@ def test_memory_is_used_again_only_when_nothing_refers_to_it():
     gc.collect()
     assert made.array((5, 64)).ctypes.data == place  # of the same size, whatever its shape
     del others
-    assert len(made._free) == feeding._SPARE  # the rest is given back
+    assert len(made._free) == 2  # the rest is given back

@@ -153,6 +153,8 @@ def test_strengths_of_randaugment_are_normal():
     fixed = steps(Policy("randaugment", magnitude=10, magnitude_std=0.0, layers=1))
     assert {abs(s.argument) for i in fixed for s in i if s.name == "rotate"} == {30.0}
     assert max(map(len, fixed)) == 1
+    pixels = {s.name: abs(s.argument) for i in fixed for s in i if s.name.startswith("translate")}
+    assert pixels == pytest.approx({"translate_x": 0.45 * W, "translate_y": 0.45 * H})
 
 
 def test_choices_are_golden():

@@ -6,17 +6,10 @@ import pytest
 
 from largebatch.data import prefetch
 from largebatch.data.prefetch import ahead, in_threads
-from largebatch.errors import DataError
 
 
 def squares(index):
     return np.full(3, index * index)
-
-
-def broken(index):
-    if index == 5:
-        raise DataError("example 5 is truncated; fetch it again")
-    return index
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -24,14 +17,6 @@ def test_results_are_in_order(threads):
     found = list(in_threads(squares, range(23), threads, 4))
     np.testing.assert_array_equal(np.stack(found), np.tile(np.arange(23)[:, None] ** 2, 3))
     assert list(in_threads(squares, [], threads)) == []
-
-
-@pytest.mark.parametrize("threads", [0, 3])
-def test_an_error_is_raised_at_its_item(threads):
-    results = in_threads(broken, range(9), threads)
-    assert [next(results) for _ in range(5)] == list(range(5))
-    with pytest.raises(DataError, match="example 5 is truncated; fetch it again"):
-        next(results)
 
 
 def test_closing_does_not_wait_for_work_that_hangs(monkeypatch):
@@ -127,18 +112,3 @@ def test_ahead_polls_while_it_waits_and_loses_nothing():
     waits = [waited for waited, _ in polls[-4:]]
     assert waits == sorted(waits)
     assert waits[-1] > 0.06  # of the whole wait
-
-
-def test_what_a_poll_raises_ends_the_wait():
-    released = threading.Event()
-
-    def elements():
-        released.wait(600)
-        yield 1
-
-    def poll(waited, arrived):
-        released.set()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        next(plain(elements(), 1, poll=poll, patience=0.01))

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -188,51 +186,6 @@ def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, m
     served[0].requests.clear()
     served[0].fault = hold
     records.read(EVERY[::5])  # returns only if 20 requests are under way together
-
-
-ENDING = """
-import sys
-import numpy as np
-from largebatch.data import ahead, open_source
-from largebatch.data.prefetch import in_threads
-source = open_source(sys.argv[1], "train")
-print("open", flush=True)
-sys.stdin.readline()
-
-def poll(waited, arrived):
-    sys.stdin.readline()
-    sys.exit(75)
-
-reads = in_threads(source.read, np.split(np.arange(0, 160, 20), 4), 2)  # as the feed reads
-next(ahead(reads, len, 1, poll=poll, patience=0.1))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_a_store_that_hangs_does_not_keep_a_process_from_ending(place, served):
-    asked, answer = threading.Event(), threading.Event()
-
-    def hang(method, path, number):
-        asked.set()
-        answer.wait()
-        return ""
-
-    program = [sys.executable, "-c", ENDING, place("tfrecord")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(program, **pipes) as ending:
-        while ending.stdout.readline() != "open\n":
-            assert ending.poll() is None
-        served[0].fault = hang
-        ending.stdin.write("\n")
-        ending.stdin.flush()
-        assert asked.wait(60)
-        ending.stdin.close()
-        try:
-            assert ending.wait(40) == 75  # a request would be given up after 60 s
-        finally:
-            answer.set()
-            ending.kill()
 
 
 # ---- the cache

@@ -11,7 +11,7 @@ from PIL import Image
 
 from largebatch.data.dataset import Dataset, open_dataset
 from largebatch.data.images import resize
-from largebatch.data.open import facts_of, grouped_by_class
+from largebatch.data.open import grouped_by_class
 from largebatch.data.order import fingerprint
 from largebatch.data.source import (
     Source,
@@ -171,13 +171,6 @@ def test_the_order_of_classes_is_noticed(labels, grouped):
         assert grouped_by_class(Dataset(Labels(labels, known), SourceOptions())) is grouped
 
 
-def test_a_single_class_cannot_be_learned():
-    source = Dataset(Labels(np.zeros(9)), SourceOptions())
-    source.classes = ("images",)
-    with pytest.raises(DataError, match=r"data\.source=labels: expected at least 2 classes"):
-        facts_of(source, source, 1, 1)
-
-
 @pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "", " ", "a ", " a", "\udce9", "a\x00", 3])
 def test_class_names_that_are_no_line_of_text_are_refused(name):
     check_class_names("place", ("a b", "中文", "👩\u200d🚀", "no\u00a0break"))
@@ -296,20 +289,6 @@ def test_a_bad_item_is_named(name):
     source = open_source(f"{HERE}:bad:{name}", "train")
     with pytest.raises(DataError, match=rf"{name}.*;"):
         source.read(np.array([0]))
-
-
-def deep(argument, split, options):
-    """Pages of floats, of which the second has no known white."""
-    levels = PIXELS[0][..., 0].astype(np.float32)
-    return Listed([(Image.fromarray(page), 0) for page in (levels / 255, levels * 1000)])
-
-
-def test_images_of_pillow_are_scaled_or_counted():
-    source = open_dataset(f"{HERE}:deep", "train", SourceOptions(image_size=40))
-    images, _, corrupt = source.read_centres(np.arange(2))
-    assert images[0].max() > 200
-    assert corrupt.tolist() == [1]
-    assert "values from" in source.explain(1)[1]
 
 
 def test_the_example_of_the_page_is_read(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from largebatch.data import (
     Augment,
@@ -16,7 +15,6 @@ from largebatch.data import (
     SourceOptions,
     Unreadable,
     evaluation_batches,
-    open_dataset,
     train_microbatches,
 )
 from largebatch.data.dataset import Dataset
@@ -101,25 +99,20 @@ def expected():
     return one_by_one(photos())
 
 
-@pytest.mark.parametrize(("hosts", "microbatch"), [(1, 8), (3, 24)])
-def test_the_next_decodable_example_replaces_one_with_any_hosts(expected, hosts, microbatch):
+@pytest.mark.parametrize(("hosts", "microbatch", "start"), [(1, 8, 0), (3, 24, 0), (1, 1, 9)])
+def test_the_next_decodable_example_replaces_one(expected, hosts, microbatch, start):
     share = microbatch // hosts
     accounts = [account() for _ in range(hosts)]
     shares = [
-        list(feed(photos(), unreadable, microbatch=microbatch, rows=(r, r + share)))
+        list(feed(photos(), unreadable, start=start, microbatch=microbatch, rows=(r, r + share)))
         for r, unreadable in zip(range(0, microbatch, share), accounts, strict=True)
     ]
-    assert_same(joined(part for step in zip(*shares, strict=True) for part in step), expected[0])
-    ids, _, labels = expected[0]
+    ids, _, labels = wanted = [field[start:] for field in expected[0]]
+    assert_same(joined(part for step in zip(*shares, strict=True) for part in step), wanted)
     assert not set(ids) & {2, 5, 6, 12}
     np.testing.assert_array_equal(labels, ids % 3)
     found = [example for unreadable in accounts for example, *_ in unreadable.found]
     assert set(found) == set(expected[1]) == set(BAD)
-
-
-def test_a_resume_at_any_position_gives_the_same(expected):
-    parts = feed(photos(), account(), start=9, microbatch=1)
-    assert_same(joined(parts), [field[9:] for field in expected[0]])
 
 
 def test_any_threads_report_the_same(expected):
@@ -199,30 +192,6 @@ def test_rectangular_evaluation_counts_them():
     )
     assert sum(batch.mask.sum() for batch in batches) == EXAMPLES
     assert sorted(found.example for found in unreadable.found) == list(BAD)
-
-
-def test_a_missing_file_is_fatal(tmp_path):
-    for name in "abcd":
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (30, 20)).save(tmp_path / "train" / name / "1.JPEG")
-    source = open_dataset(f"folder:{tmp_path}", "train", SourceOptions(image_size=8))
-    (tmp_path / "train" / "c" / "1.JPEG").unlink()
-    unreadable = Unreadable("train", 4, 0.9)
-    with pytest.raises(DataError, match=r"train/c/1\.JPEG"):
-        list(
-            train_microbatches(
-                source,
-                Order(0, 4),
-                Augment(),
-                start=0,
-                stop=4,
-                microbatch=4,
-                rows=(0, 4),
-                reading=READING,
-                unreadable=unreadable,
-            )
-        )
-    assert not unreadable.found
 
 
 def test_a_corrupt_image_keeps_no_memory():

@@ -1,7 +1,6 @@
 """Wrong, incomplete and damaged datasets are refused when they are opened."""
 
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -93,12 +92,6 @@ def tar_of(**members):
     return damage
 
 
-def stated(length):
-    names = [f"pets-train-{i:04}.tar" for i in range(3)]
-    split = {"filenames": names, "shard_lengths": [55, 55, length]}
-    return written("_info.json", json.dumps({"splits": {"train": split}}).encode())
-
-
 def emptied(root):
     """A split whose files have no record."""
     for path in (root / "train").glob("*.arrow"):
@@ -149,8 +142,6 @@ TABLE = {
     "folder one level too low": (
         ("folder", "folder:{root}/train"), None, {}, "train/ and val/"
     ),
-    "folder without the split": (FOLDER, removed("train"), {}, "no folder train in {root}"),
-    "folder with an empty split": (FOLDER, removed("train/*"), {}, "{root}/train"),
     "folder without images": (FOLDER, removed("train/bee/*"), {}, "1 of 4", "bee"),
     "folder of other classes": (FOLDER, removed("validation/bee"), {}, "train", " bee;"),
     "folder of classes in a folder": (FOLDER, nested, {}, "folder:{root}/train/images", "bee, cat"),
@@ -168,17 +159,11 @@ TABLE = {
     "tfds misspelt": (("tfds ArrayRecord", "tfds:pet"), None, {}, "'pets'", "data.data_dir"),
     "tfds of another version": (("tfds ArrayRecord", "tfds:pets:2.0.0"), None, {}, "1.0.0"),
     "tfds unfinished": (TFDS, removed(INFO), {}, "{root}/" + PETS, "dataset_info.json"),
-    "tfds with bad metadata": (TFDS, written(INFO, b"{"), {}, "{root}/" + PETS),
     "tfds in another format": (
         TFDS, edited(INFO, lambda info: info.update(fileFormat="riegeli")), {}, "riegeli"
     ),
     "tfds without the split": (
         TFDS, edited(INFO, lambda info: info["splits"].pop(0)), {}, "train", "validation (40)"
-    ),
-    "tfds with an empty split": (
-        TFDS,
-        edited(INFO, lambda info: info["splits"][0].update(shardLengths=["0"], numBytes="0")),
-        {}, "train (0)",
     ),
     "tfds lacks a shard": (
         TFDS, removed(f"{PETS}/*train*-00001-*"), {}, "pets-train.array_record-00001-of-00003"
@@ -190,7 +175,6 @@ TABLE = {
     "tfds without labels": (TFDS, features(lambda x: x.pop("label")), {}, "ClassLabel"),
     "tfds with two images": (TFDS, features(two_images), {}, "photo, thumbnail"),
     "tfds with floats": (TFDS, features(floats), {}, "'image'"),
-    "records absent": (("arrayrecord", "arrayrecord:{root}/gone"), None, {}, "{root}/gone"),
     "records without the split": (RECORDS, removed("train*"), {}, "train", "2 of validation"),
     "records of two series": (
         RECORDS, copied("train*-00000-*", "x-train.array_record"), {}, "x-train.array_record"
@@ -204,7 +188,6 @@ TABLE = {
         RECORDS, written("labels.txt", "âne\n".encode("latin-1")), {}, "labels.txt", "UTF-8"
     ),
     "tfrecord lacks a shard": (TFRECORD, removed("train*-00000-*"), {}, "-00000-of-00003"),
-    "tfrecord cut off": (TFRECORD, cut("train*"), {}, "train.tfrecord-00000-of-00003"),
     "tfrecord cut off in a header": (
         TFRECORD, lengthened("train*", bytes(5)), {}, "train.tfrecord-00000-of-00003"
     ),
@@ -217,17 +200,8 @@ TABLE = {
         {}, "'image'",
     ),
     "tar missing": (TARS, removed("*train-0001.tar"), {}, "pets-train-0001.tar"),
-    "tar missing by its pattern": (
-        ("webdataset", "webdataset:{root}/pets-train-{{0000..0003}}.tar"), None, {}, "0003"
-    ),
     "tar cut off": (TARS, cut("*train-0000.tar", 10_500), {}, "pets-train-0000.tar"),
     "tar with a damaged header": (TARS, flipped("*train-0001.tar", 3), {}, "at byte 0"),
-    "tar of another count": (TARS, stated(51), {}, "pets-train-0002.tar", "51"),
-    "tars without the last": (
-        TARS,
-        lambda root: (stated(50)(root), removed("*train-0002.tar")(root)),
-        {}, "pets-train-0002.tar",
-    ),
     "tar with a word for a label": (TARS, tar_of(a__jpg=b"1", a__cls=b"tench"), {}, "a.cls"),
     "tar with a label beyond int64": (TARS, tar_of(a__jpg=b"1", a__cls=b"9" * 20), {}, "a.cls"),
     "tar with a fraction for a label": (
@@ -235,9 +209,6 @@ TABLE = {
     ),
     "tar with a negative label": (TARS, tar_of(a__jpg=b"1", a__cls=b"-1"), {}, "label -1"),
     "tar with a label of no class": (TARS, tar_of(a__jpg=b"1", a__cls=b"4"), {}, "label 4"),
-    "tar with two images of a sample": (
-        TARS, tar_of(a__jpg=b"1", a__png=b"1", a__cls=b"1"), {}, "'a'"
-    ),
     "tar with samples that are apart": (
         TARS, tar_of(a__jpg=b"1", b__jpg=b"2", a__cls=b"0"), {}, "--sort=name"
     ),
@@ -250,7 +221,6 @@ TABLE = {
     "arrow file missing": (
         ARROW, removed("train/*00001*"), {}, "train lacks data-00001-of-00003.arrow"
     ),
-    "arrow file without its end": (ARROW, cut("train/*.arrow", 8), {}, "data-00000-of-00003.arrow"),
     "arrow without the split": (
         ARROW,
         edited("dataset_dict.json", lambda value: value.update(splits=["validation"])),

@@ -13,7 +13,6 @@ def find_input(flags: argparse.Namespace) -> Input:
     if flags.tars:
         return find_tars(
             flags.tars,
-            md5=flags.md5,
             partial=flags.allow_partial,
             shards=flags.shards,
             processes=flags.processes,
@@ -40,7 +39,6 @@ def check_flags(flags: argparse.Namespace) -> None:
         "shards": not flags.verify,
         "validation": flags.images,
         "classes": flags.source,
-        "md5": flags.tars,
         "allow_partial": flags.tars or flags.images,
     }
     for name, given in applies.items():

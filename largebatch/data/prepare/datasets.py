@@ -26,12 +26,12 @@ from largebatch.data.source import (
     Source,
     SourceOptions,
     check_class_names,
+    check_finished,
     differing,
     identity,
     open_source,
 )
 from largebatch.data.tfds import find_examples
-from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, one_line
 from largebatch.object_store import Bucket
 from largebatch.store_urls import url_of

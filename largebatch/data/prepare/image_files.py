@@ -119,14 +119,11 @@ def _listed(path: Path, where: str, begin: int = 0, size: int | None = None) -> 
     return [m for m in found if not m.name.rpartition("/")[2].startswith(".")]
 
 
-def find_tars(
-    folder: Path, *, md5: bool = False, partial: bool = False, shards: int = 0, processes: int = 1
-) -> Input:
+def find_tars(folder: Path, *, partial: bool = False, shards: int = 0, processes: int = 1) -> Input:
     """Find the images of the two tars of image-net.org.
 
     Args:
         folder: The folder of both tars.
-        md5: Compare the tars with the published checksums first.
         partial: Accept fewer images, or one tar.
         shards: Number of shards of each split; 0 is that of TFDS.
         processes: Number of processes.
@@ -136,9 +133,6 @@ def find_tars(
     """
     paths = {split: folder / name for split, name in imagenet.TARS.items()}
     paths = {s: path for s, path in paths.items() if path.is_file()}  # a pipe would never end
-    if md5:
-        for line in jobs.run(_check_md5, list(paths.items()), processes):
-            print(line, flush=True)
     found = {}
     for split, path in paths.items():
         members = _listed(path, str(path))
@@ -154,19 +148,6 @@ def find_tars(
                     advance(1)
         found[split] = Rows(path, rows)
     return _imagenet(f"--tars={folder}", found, partial, shards)
-
-
-def _check_md5(task: tuple[str, Path]) -> str:
-    """Compare a tar with its published checksum; return a line, or raise a DataError."""
-    split, path = task
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
-    if (found := digest.hexdigest()) != imagenet.MD5[split]:
-        raise DataError(
-            f"{path}: expected MD5 {imagenet.MD5[split]}, got {found}; get it again from "
-            "image-net.org"
-        )
-    return f"{path.name}: MD5 as published"
 
 
 def _class_rows(task: tuple[Path, Member]) -> list[Row]:

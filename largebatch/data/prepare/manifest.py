@@ -10,7 +10,7 @@ from largebatch.data import images
 from largebatch.data.formats import KEYS, open_array_record_file, parse_example
 from largebatch.data.prepare import jobs, records
 from largebatch.data.progress import progress
-from largebatch.data.unfinished import PLAN, WORK
+from largebatch.data.source import PLAN, WORK
 from largebatch.errors import DataError
 from largebatch.files import read_json, write_json
 

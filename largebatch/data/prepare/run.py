@@ -21,7 +21,7 @@ from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.inputs import Example, Input, Split
 from largebatch.data.prepare.manifest import NAME, File, Manifest, Shard
 from largebatch.data.progress import progress
-from largebatch.data.unfinished import PLAN, WORK
+from largebatch.data.source import PLAN, WORK
 from largebatch.errors import ConfigError, DataError
 
 _GIB = 1 << 30
@@ -203,8 +203,8 @@ def _write(tasks: Sequence[_Task], manifest: Manifest, directory: Path, processe
         listed = directory / WORK / "corrupt.txt"
         listed.write_text("\n".join(sorted(corrupt)) + "\n")
         raise DataError(
-            f"{jobs.counted('corrupt images', sorted(corrupt))} (all in {listed}); get them again "
-            "(--md5 shows whether a tar is damaged), then give the same command again"
+            f"{jobs.counted('corrupt images', sorted(corrupt))} (all in {listed}); get them again, "
+            "then give the same command again"
         )
 
 

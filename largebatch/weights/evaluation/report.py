@@ -85,7 +85,7 @@ def headline(evaluation: Evaluation) -> list[tuple[str, str]]:
     if smoothing:
         smoothed = f" ({found['smoothed_loss']:.4f} with label smoothing {smoothing:g})"
     note = evaluation.matching.note
-    count, not_finite = evaluation.unreadable.count, found["not_finite"]
+    count, not_finite = len(evaluation.unreadable.found), found["not_finite"]
     return [
         ("weights", evaluation.weights),
         ("data", evaluation.data),
@@ -165,7 +165,7 @@ def _prediction_rows(
         *("id", "name", "label", "class", "right", "unreadable", "loss", "probability"),
         *(column for rank in ranks for column in (f"top{rank}", f"top{rank}_probability")),
     )
-    grey = set(evaluation.unreadable.ids)
+    grey = {found.example for found in evaluation.unreadable.found}
     for example, label in enumerate(outputs.label.tolist()):
         yield (
             *(example, name_of(example), label, names[label]),
