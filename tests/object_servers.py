@@ -36,8 +36,7 @@ class Gateway(ThreadingHTTPServer):
     fault: Callable[[str, str, int], str] | None = None
     """Called with method, path and number of the request; returns '' to pass it on, a status such
     as '503', 'cut' to close the connection, 'late' to close it after the request was carried out,
-    'hang' to answer after two seconds, 'short' to close it after half of the content, or
-    'damaged' to change one byte of the content."""
+    or 'short' to close it after half of the content."""
 
     def __init__(self, moto: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -75,14 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.isdigit():
             self._answer(int(fault), [], b"<Error><Code>Injected</Code></Error>")
             return
-        if fault == "hang":
-            time.sleep(2)
         status, headers, content = self._forward(body)
         if fault == "late":
             self.close_connection = True
             return
-        if fault == "damaged":
-            content = content[:-1] + bytes([content[-1] ^ 1])
         self._answer(status, headers, content, half=fault == "short")
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
@@ -176,12 +171,6 @@ def moto():
 
 
 # The complete test suite repeats all tests with the second interface.
-def fast_of(values, *fast):
-    """All values of a parameter, of which only `fast` are in the fast set of tests."""
-    assert set(fast) <= set(values)
-    return [x if x in fast else pytest.param(x, marks=pytest.mark.slow) for x in values]
-
-
 @pytest.fixture(params=["s3", pytest.param("gs", marks=pytest.mark.slow)])
 def served(request, moto, monkeypatch):
     """A gateway and a URL below it that no other test uses."""

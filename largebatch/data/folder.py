@@ -12,14 +12,8 @@ from largebatch.data.ranges import WHOLE, Disk, RangeSource, Storage, absolute, 
 from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
 from largebatch.environment import command_path
 from largebatch.errors import DataError
-from largebatch.files import holds
-from largebatch.store_urls import url_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-_DOWNLOADS = {
-    name: f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
-    for name in ("imagenette2", "imagenette2-160", "imagenette2-320")
-}
 
 
 def open_folder(spec: str, split: str, options: SourceOptions) -> RangeSource:
@@ -45,16 +39,16 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> RangeSource:
     root = absolute(spec.partition(":")[2])
     storage, share = storage_of(root, options.cache_bytes), options.validation_split
     if not storage.exists():
-        raise DataError(f"data.source: {spec}: expected a folder, got {_instead(root)}")
+        kind = "a file; unpack it" if os.path.isfile(root) else f"no {root}; correct the path"
+        raise DataError(f"data.source: {spec}: expected a folder, got {kind}")
     own = _folder_to_split(storage, share) if share else _split_folder(storage, split)
     if own is None:
         divided = any(_split_folder(storage, each) for each in SPLITS)
         if not options.whole or divided or not _has_classes(storage):
-            names = " or ".join(SPLITS[split])
             raise DataError(
-                f"data.source: {spec}: no folder {names} in {root}, which {_holds(storage)}; "
-                "expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
-                + _remedy(storage, split, options)
+                f"data.source: {spec}: no folder {' or '.join(SPLITS[split])} in {root}; expected "
+                "train/CLASS/*.JPEG and val/CLASS/*.JPEG; add it, correct the path, or take a part "
+                "of train/ or of CLASS/ by data.validation_split=0.1"
             )
         own = ""
     directory = os.path.join(root, own) if own else root
@@ -223,42 +217,6 @@ def _part(root: str, folder: str, files: list[str], share: float, split: str) ->
     taken = held_out(paths, share)
     wanted = split == "validation"
     return [f for f, path in zip(files, paths, strict=True) if (path in taken) == wanted]
-
-
-def _instead(root: str) -> str:
-    """Return what a path is that is no folder, and what to do."""
-    prepare = command_path("scripts/prepare_imagenet.py")
-    if os.path.isfile(root):
-        return (
-            f"a file; unpack it, or convert it: python {prepare} --images {shlex.quote(root)} "
-            "--out DIR"
-        )
-    if known := _DOWNLOADS.get(os.path.basename(root)):
-        folder = shlex.quote(os.path.dirname(root))
-        return f"no {root}; download it: curl -L {known} | tar -xz -C {folder}"
-    return f"no {root}; correct the path"
-
-
-def _remedy(storage: Storage, split: str, options: SourceOptions) -> str:
-    """Return what to do where a split is absent."""
-    train, validation = (_split_folder(storage, each) for each in SPLITS)
-    if options.whole or validation:
-        return f"put the {split} images there"
-    if os.path.basename(storage.path).lower() in SPLIT_WORDS:
-        return "use the folder that holds train/ and val/, or data.validation_split=0.1"
-    if train or _has_classes(storage):
-        return (
-            "use --config.data.validation_split=0.1, which takes a tenth of each class for "
-            "validation"
-        )
-    return "correct the path"
-
-
-def _holds(storage: Storage) -> str:
-    if not url_of(storage.path):
-        return holds(storage.path)
-    files, folders = storage.listing()
-    return f"holds {len(files):,} objects and {len(folders):,} folders"
 
 
 def _has_classes(storage: Storage) -> bool:

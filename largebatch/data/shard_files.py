@@ -166,15 +166,11 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
         counts = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
         files, folders = found.storage.listing()
         every = sorted(name for name in files + folders if not name.startswith("."))
-        packed = any(
-            name.lower().endswith((".gz", ".tgz", ".zst", ".xz", ".bz2")) for name in every
-        )
-        remedy = "uncompress the files" if packed else "correct the path"
         raise DataError(
             f"{found.directory} has no {form.what} files of {split}: it holds "
             + (counts or f"{len(every)} other entries, such as {every[:3]}")
             + f"; expected e.g. {SPLITS[split][0]}{form.example}; "
-            + ("add them" if counts else remedy)
+            + ("add them" if counts else "uncompress the files, or correct the path")
         )
     return own, splits[own]
 

@@ -326,8 +326,6 @@ def _remedy(name: str, root: str) -> str:
     if name == "imagenet2012":
         prepare = command_path("scripts/prepare_imagenet.py")
         return f"prepare it: python {prepare} --tars TARS --out {root}"
-    if name == "imagenette":
-        return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
     return _ELSEWHERE
 
 

@@ -89,19 +89,16 @@ def test_any_box_is_bitwise_that_of_the_whole_image(kind, platform):
 
 
 SIXTEEN = (np.arange(60 * 70).reshape(60, 70) * 15).astype(np.uint16)
-FRAMES = [photo(seed=seed).quantize(64) for seed in range(3)]
+FRAMES = [photo(seed=seed).quantize(64) for seed in range(2)]
 # Data, and the pixels; None is what Pillow decodes.
 OTHERS = {
-    "png": (encoded(photo(), "PNG"), np.asarray(photo())),
     "png palette transparent": (encoded(photo().quantize(16), "PNG", transparency=b"\0\x80"), None),
-    "png alpha": (encoded(photo().convert("RGBA"), "PNG"), np.asarray(photo())),
     "png 16 bits": (
         encoded(Image.fromarray(SIXTEEN), "PNG"),
         np.repeat((SIXTEEN >> 8).astype(np.uint8)[..., None], 3, axis=2),
     ),
     "gif animated": (encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]), None),
     "tiff cmyk": (encoded(photo().convert("CMYK"), "TIFF"), None),
-    "ppm": (encoded(photo(), "PPM"), np.asarray(photo())),
     "webp": (encoded(photo(), "WEBP", lossless=True), np.asarray(photo())),
     "bmp": (encoded(photo(), "BMP"), np.asarray(photo())),
 }
@@ -116,9 +113,8 @@ def test_other_formats_are_decoded_by_their_content(kind):
         wanted = np.asarray(first.convert(clear).convert("RGB"))
     np.testing.assert_array_equal(Picture(data).pixels(), wanted)
     assert size_of(data) == wanted.shape[:2]
-    np.testing.assert_array_equal(Picture(data).pixels((5, 6, 20, 30)), wanted[5:25, 6:36])
-    view = Picture(data).view((0, 0, 60, 60), (15, 15), "antialias")
-    np.testing.assert_array_equal(view, resize(wanted[:60, :60], (15, 15), "antialias"))
+    view = Picture(data).view((5, 6, 60, 60), (15, 15), "antialias")
+    np.testing.assert_array_equal(view, resize(wanted[5:65, 6:66], (15, 15), "antialias"))
 
 
 GREYS = np.array([[0, 64, 128, 255]], np.uint8).repeat(4, axis=0)
@@ -242,19 +238,10 @@ def test_a_view_is_the_resized_box(resampling, platform):
         np.testing.assert_array_equal(Picture(data).view(box, size, resampling), wanted)
 
 
-@pytest.mark.parametrize(
-    ("box", "resampling", "factor"),
-    [
-        ((0, 0, 447, 447), "linear", 1),
-        ((0, 0, 448, 448), "linear", 2),
-        ((0, 0, 896, 896), "linear", 4),
-        ((0, 0, 5000, 5000), "linear", 8),
-        ((0, 0, 895, 895), "antialias", 1),
-        ((0, 0, 896, 896), "antialias", 2),
-    ],
-)
-def test_images_are_reduced_as_far_as_enough_pixels_stay(box, resampling, factor):
-    assert reduction(box, (224, 224), resampling) == factor
+def test_images_are_reduced_as_far_as_enough_pixels_stay():
+    for side, linear, antialias in ((447, 1, 1), (448, 2, 1), (896, 4, 2), (5000, 8, 8)):
+        for resampling, factor in (("linear", linear), ("antialias", antialias)):
+            assert reduction((0, 0, side, 2 * side), (224, 224), resampling) == factor
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("4:2:0", 2), ("progressive", 4), ("grey", 8)])

@@ -77,18 +77,6 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
         np.testing.assert_array_equal(labels, found.target[indices])
 
 
-def test_digits_at_another_size():
-    usual = open_dataset("digits", "validation")
-    larger = open_dataset("digits", "validation", SourceOptions(image_size=12))
-    ids = np.arange(5)
-    images, labels, _ = larger.read_centres(ids)
-    assert images.shape == (5, *larger.image_shape) == (5, 12, 12, 1)
-    np.testing.assert_array_equal(labels, usual.read_centres(ids)[1])
-    # Interpolation keeps the mean grey of an image up to its rim; eight levels of 240.
-    assert abs(images.mean((1, 2)) - usual.read_centres(ids)[0].mean((1, 2))).max() < 8
-    np.testing.assert_array_equal(usual.read_centres(ids, (12, 12))[0], images)
-
-
 @pytest.mark.parametrize(
     ("spec", "split", "sizes", "word"),
     [

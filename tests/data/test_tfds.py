@@ -157,7 +157,7 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path)
     records[4] = stores.example(*TRAIN[4], keys=("picture", "label"))
     # Years are no series.
     shards = stores.write_shards(tmp_path, "train-20{i}4.array_record", records, 4)
-    stores.damage(shards[2], 3)
+    stores.damage(shards[2], TRAIN[15][0])
     source = opened(tmp_path)
     for example, shard, row in ((3, 0, 3), (4, 0, 4), (15, 2, 3)):
         said = stores.complaint(source.read, np.array([0, example]))

@@ -137,10 +137,10 @@ TABLE = {
     "folder without a path": (("folder", "folder"), None, {}, "folder:PATH"),
     "folder absent": (("folder", "folder:{root}/gone"), None, {}, "{root}/gone"),
     "folder that is a file": (
-        ("folder", "folder:{root}/set.tgz"), written("set.tgz", b""), {}, "--images {root}/set.tgz"
+        ("folder", "folder:{root}/set.tgz"), written("set.tgz", b""), {}, "a file"
     ),
     "folder one level too low": (
-        ("folder", "folder:{root}/train"), None, {}, "train/ and val/"
+        ("folder", "folder:{root}/train"), None, {}, "train/CLASS"
     ),
     "folder without images": (FOLDER, removed("train/bee/*"), {}, "1 of 4", "bee"),
     "folder of other classes": (FOLDER, removed("validation/bee"), {}, "train", " bee;"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from largebatch.errors import CheckpointError, ConfigError, DataError
+from largebatch.errors import CheckpointError
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import evaluate, precise_statistics
 from largebatch.training.session import Request, run
@@ -129,16 +129,6 @@ def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
             assert set(ids) == set(range(TRAIN))
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "error"),
-    [("data__crop_area", "0.5", ConfigError), ("data__classes", "7", DataError)],
-)
-def test_options_that_the_source_cannot_serve(folder, option, text, error):
-    made = config(folder, **{option: text})
-    with pytest.raises(error, match=option.replace("__", r"\.")):
-        worlds.build(made, Console(quiet=True), jax.devices()[:1])
-
-
 @pytest.fixture(scope="module")
 def begun(folder, tmp_path_factory):
     """A run of two steps that reads ~/pictures."""
@@ -151,25 +141,17 @@ def begun(folder, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize(
-    "place", ["absolute", "absolute/", "relative", "link", "copy", "other pixels", "other labels"]
-)
+@pytest.mark.parametrize("place", ["relative", "copy", "other pixels", "other labels"])
 def test_a_resume_compares_the_images_and_not_the_spelling_of_their_path(
     folder, trained, begun, place, tmp_path, monkeypatch
 ):
     then, copied = Path(folder.removeprefix("folder:")), tmp_path / "pictures"
-    now = str(then)
-    if place == "absolute/":
-        now = f"{then}/"
-    elif place == "relative":
+    now = str(copied)
+    if place == "relative":
         monkeypatch.chdir(then.parent)
-        now = f"./{then.name}"
-    elif place == "link":
-        now = str(tmp_path / "link")
-        Path(now).symlink_to(then)
-    elif place != "absolute":
+        now = f"./{then.name}/"
+    else:
         shutil.copytree(then, copied)
-        now = str(copied)
     if place == "other pixels":
         first = copied / "train/ant/0.jpg"
         with Image.open(first) as picture:
@@ -183,9 +165,6 @@ def test_a_resume_compares_the_images_and_not_the_spelling_of_their_path(
     if place.startswith("other"):
         with pytest.raises(CheckpointError, match=r"data\.source"):
             train(config(f"folder:{now}"), tmp_path / "run", 1)
-        monkeypatch.setenv("HOME", str(tmp_path))
-        with pytest.raises(CheckpointError, match="images or labels differ"):
-            train(config("folder:~/pictures"), tmp_path / "run", 1)
     else:
         train(config(f"folder:{now}"), tmp_path / "run", 1)
         found = worlds.rows(tmp_path / "run")

@@ -102,7 +102,6 @@ def test_the_training_does_not_depend_on_them(trained, tmp_path):
         ("validation=digits", ConfigError),
         ("a/b=digits", ConfigError),
         ("a=digits,a=digits", ConfigError),
-        ("a=", ConfigError),
         ("a=tests.training.test_validation_sets:renamed:10", DataError),
         ("a=folder:absent-{train,validation}", DataError),
     ],

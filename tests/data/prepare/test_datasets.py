@@ -75,13 +75,14 @@ def test_files_in_a_bucket_are_downloaded_one_at_a_time(
     assert not list(tmp_path.rglob("largebatch-*"))
 
 
-class Shapes:
-    """A user's own dataset of image files."""
+class Own:
+    """A user's own dataset, of image files or of arrays."""
 
     classes = forms.CLASSES
 
-    def __init__(self, split, image=None):
-        self.pairs = [(i if image is None else image, label) for i, label in PAIRS[split]]
+    def __init__(self, argument, split, options):
+        array = np.zeros((4, 4, 3), np.uint8)
+        self.pairs = [(array if argument else image, label) for image, label in PAIRS[split]]
 
     def __len__(self):
         return len(self.pairs)
@@ -90,23 +91,11 @@ class Shapes:
         return self.pairs[index]
 
 
-def shapes(argument, split, options):
-    return Shapes(split)
-
-
-def arrays(argument, split, options):
-    return Shapes(split, image=np.zeros((4, 4, 3), np.uint8))
-
-
-HERE = "tests.data.prepare.test_datasets"
-
-
 def test_an_own_source(tmp_path):
-    check(prepare(datasets.find(f"{HERE}:shapes", shards=2), tmp_path / "out"))
-    with pytest.raises(DataError, match="--from"):
-        datasets.find(f"{HERE}:arrays")
-    with pytest.raises(DataError, match="--from"):
-        datasets.find("digits")
+    check(prepare(datasets.find(f"{__name__}:Own", shards=2), tmp_path / "out"))
+    for spec in (f"{__name__}:Own:arrays", "digits"):
+        with pytest.raises(DataError, match="--from"):
+            datasets.find(spec)
 
 
 def test_classes_come_from_labels_or_from_the_option(sources, tmp_path):

@@ -224,26 +224,6 @@ def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monke
         assert fakes.contents(tmp_path / f"{failed}") == fakes.contents(whole)
 
 
-@pytest.mark.multiprocess
-def test_a_full_disk_is_one_line(tmp_path, tars):
-    # Python ignores SIGXFSZ: writing more than the limit fails as on a full disk.
-    limited = (
-        "import os, resource, sys;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000));"
-        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    )
-    flags = ["--tars", tars, "--allow_partial", "--processes", 1, "--out", tmp_path / "out"]
-    run = subprocess.run(
-        [sys.executable, "-c", limited, *command(*flags)[1:]],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 2, run.stderr
-    assert run.stderr.startswith(f"error: {tmp_path / 'out'}")
-    assert run.stderr.count("\n") == 1
-
-
 def test_too_little_space_stops_before_anything_is_written(tmp_path, tars, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(run_module.shutil, "disk_usage", lambda path: usage(0, 0, 100_000))
