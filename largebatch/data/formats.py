@@ -35,7 +35,7 @@ from largebatch.environment import command_path
 from largebatch.errors import DataError, one_line
 from largebatch.files import masked_crc32c
 
-_WEBDATASET = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
+_WEBDATASET = shard_files.Form("WebDataset", r"\.tar$", "-0000.tar")
 
 
 class Keys(NamedTuple):

@@ -44,8 +44,6 @@ class Found(NamedTuple):
 class Form(NamedTuple):
     """Names of the files of a format."""
 
-    scheme: str
-    """Scheme of `data.source`."""
     what: str
     """Name of the files, for messages."""
     name: str

@@ -38,11 +38,9 @@ _ELSEWHERE = (
 _FORMS = {
     # The scripts of TensorFlow's models write `train-00000-of-01024`.
     "tfrecord": shard_files.Form(
-        "tfrecord", "TFRecord", r"tf_?record|-\d{5}-of-\d{5}$", ".tfrecord-00000-of-00004"
+        "TFRecord", r"tf_?record|-\d{5}-of-\d{5}$", ".tfrecord-00000-of-00004"
     ),
-    "arrayrecord": shard_files.Form(
-        "arrayrecord", "ArrayRecord", "array_?record", ".array_record-00000-of-00004"
-    ),
+    "arrayrecord": shard_files.Form("ArrayRecord", "array_?record", ".array_record-00000-of-00004"),
 }
 
 
@@ -299,24 +297,14 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
         )
     if not config and not _versions(base):
         configs = [each for each in _folders(base) if _versions(os.path.join(base, each))]
-        if len(configs) != 1:
-            raise DataError(
-                f"data.source: {spec}: expected a version in {base}, got "
-                f"{', '.join(configs or _folders(base)) or 'nothing'}; "
-                + (
-                    f"choose a configuration: tfds:{name}:{configs[0]}"
-                    if configs
-                    else _remedy(name, root)
-                )
-            )
-        config = configs[0]
+        config = configs[0] if len(configs) == 1 else ""
     base = os.path.join(base, config) if config else base
     matching = [found for found in _versions(base) if fnmatchcase(found, version or "*")]
     if not matching:
         raise DataError(
-            f"data.source: {spec}: {base} has "
-            f"{', '.join(_versions(base) or _folders(base)) or 'nothing'} but not "
-            f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
+            f"data.source: {spec}: expected {version or 'a version such as 1.0.0'} in {base}, got "
+            f"{', '.join(_versions(base) or _folders(base)) or 'nothing'}; name one that is there, "
+            f"tfds:{name}[:CONFIG][:VERSION], or {_remedy(name, root)}"
         )
     return os.path.join(base, matching[-1])
 

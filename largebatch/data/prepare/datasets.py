@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _SAMPLE = 256  # images of a split by which its bytes are estimated
 _AT_ONCE = 16  # images
-_PARQUET = shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet")
+_PARQUET = shard_files.Form("Parquet", r"\.parquet$", "-00000-of-00004.parquet")
 
 
 def find(spec: str, *, classes: int = 0, shards: int = 0) -> Input:
