@@ -269,50 +269,30 @@ class View:
 def evaluation_views(
     dataset: Dataset, reading: Reading, side: int = 0, *, rectangular: bool
 ) -> tuple[View, ...]:
-    """Return the examples by the shape at which they are evaluated.
+    """Return the examples by the shape at which they are evaluated: in squares, or by aspect.
+
+    By aspect, evaluation sees most of every image. This is the rectangular validation of fast.ai's
+    DAWNBench entry (2018): the shorter side stays that of the dataset, the longer is the multiple
+    of 64 pixels above it (32 for small images) that is nearest to the image's aspect, at most twice
+    as long. Every header is read once.
 
     Args:
         dataset: The validation split.
         reading: Threads.
         side: Pixels of the shorter side; 0 is the dataset's own.
-        rectangular: Whether shapes are near each image's aspect, see `rectangular_views`.
-
-    Raises:
-        DataError: An example cannot be read.
-    """
-    return rectangular_views(dataset, reading, side) if rectangular else square_views(dataset, side)
-
-
-def square_views(dataset: Dataset, side: int = 0) -> tuple[View, ...]:
-    """Return one view of all examples in index order, in squares.
-
-    Args:
-        dataset: The validation split.
-        side: Pixels a side; 0 is the dataset's own.
-    """
-    shape = (side, side) if side else dataset.image_shape[:2]
-    return (View(shape, np.arange(len(dataset), dtype=np.int64)),)
-
-
-def rectangular_views(dataset: Dataset, reading: Reading, side: int = 0) -> tuple[View, ...]:
-    """Group the examples by aspect, so that evaluation sees most of every image.
-
-    The rectangular validation of fast.ai's DAWNBench entry (2018): the shorter side stays that of
-    the dataset, the longer is the multiple of 64 pixels above it (32 for small images) that is
-    nearest to the image's aspect, at most twice as long. Every header is read once.
-
-    Args:
-        dataset: The validation split.
-        reading: Threads.
-        side: Pixels of the shorter side; 0 is the dataset's own.
+        rectangular: Whether by aspect.
 
     Returns:
-        Views of all examples, portraits first; at most nine for sides of 224.
+        One view of all examples in index order; or views by aspect, portraits first, at most nine
+        for sides of 224.
 
     Raises:
         DataError: An example cannot be read.
     """
     count = len(dataset)
+    if not rectangular:
+        shape = (side, side) if side else dataset.image_shape[:2]
+        return (View(shape, np.arange(count, dtype=np.int64)),)
     pieces = [
         np.arange(at, min(at + _HEADERS, count), dtype=np.int64) for at in range(0, count, _HEADERS)
     ]
@@ -383,9 +363,11 @@ def evaluation_batches(
     """
     _check_rows(batch, rows)
     account = unreadable or Unreadable("validation", len(dataset))
+    if views is None:
+        views = evaluation_views(dataset, reading, rectangular=False)
     chosen = [
         (view.shape, view.ids[at + rows[0] : at + rows[1]])
-        for view in (square_views(dataset) if views is None else views)
+        for view in views
         for at in range(0, len(view.ids), batch)
     ]
 

@@ -32,18 +32,6 @@ def test_the_order_is_pinned():
     assert fingerprint(Order(7, IMAGENET).ids(np.arange(IMAGENET - 100, IMAGENET + 100))) == LARGE
 
 
-def test_without_shuffling_every_epoch_has_the_order_of_the_dataset():
-    positions = np.arange(300)
-    ids = Order(5, 100, shuffle=False).ids(positions).reshape(3, 100)
-    np.testing.assert_array_equal(ids, [np.arange(100)] * 3)
-    short = Order(5, 100, shuffle=False, epoch_samples=60).ids(np.arange(120))
-    np.testing.assert_array_equal(short.reshape(2, 60), [np.arange(60)] * 2)
-    # Longer epochs begin again with their own beginning.
-    ids = Order(5, 100, shuffle=False, epoch_samples=110).ids(positions)
-    np.testing.assert_array_equal(ids[110:220], ids[:110])
-    np.testing.assert_array_equal(ids[100:110], ids[:10])
-
-
 # fmt: off
 SMALL = [
     9, 15, 4, 3, 8, 14, 12, 0, 1, 11, 10, 13, 5, 7, 6, 2,

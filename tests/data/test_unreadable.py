@@ -15,10 +15,10 @@ from largebatch.data import (
     SourceOptions,
     Unreadable,
     evaluation_batches,
+    evaluation_views,
     train_microbatches,
 )
 from largebatch.data.dataset import Dataset
-from largebatch.data.feed import rectangular_views
 from largebatch.errors import DataError
 from tests.data.feeds import assert_same, joined
 from tests.data.test_dataset import EXAMPLES, Pictures
@@ -182,8 +182,8 @@ def test_evaluation_counts_a_grey_image_with_its_label():
 def test_rectangular_evaluation_counts_them():
     """Images without a header are squares; one that is cut off has its own shape."""
     source, unreadable = photos(evaluation_crop=1.0), account(split="validation")
-    views = rectangular_views(source, READING, 64)
-    clean = rectangular_views(photos(bad=()), READING, 64)
+    views = evaluation_views(source, READING, 64, rectangular=True)
+    clean = evaluation_views(photos(bad=()), READING, 64, rectangular=True)
     shapes = {i: view.shape for view in views for i in view.ids.tolist()}
     wanted = {i: view.shape for view in clean for i in view.ids.tolist()}
     assert shapes == wanted | dict.fromkeys((2, 5, 6, 12), (64, 64))
