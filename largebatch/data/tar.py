@@ -1,28 +1,15 @@
 """The members of a tar and where they are, without reading their contents."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from largebatch.data.folder import SUFFIXES
+from largebatch.data.ranges import Window
 
 _BLOCK = 512
 _LONGEST = 1 << 20  # bytes of an extended header
 _PADDING = 2 * 20 * _BLOCK  # bytes after the end within which another tar would begin
 _READ = (*SUFFIXES, ".cls", ".json")
-
-
-class File(Protocol):
-    """What a tar is in.
-
-    Attributes:
-        size: Bytes.
-    """
-
-    size: int
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes within its size."""
-        ...
 
 
 class Member(NamedTuple):
@@ -33,18 +20,22 @@ class Member(NamedTuple):
     size: int
 
 
-def members(file: File) -> Iterator[Member]:
+def members(file: Window, begin: int = 0, size: int | None = None) -> Iterator[Member]:
     """Yield the plain files of a tar, and the hard links to them, in order; contents are not read.
 
     POSIX ustar with the extended headers of pax and the long names of GNU. `tarfile` takes several
     times as long, which counts for the millions of members of ImageNet.
 
+    Args:
+        file: The file.
+        begin: First byte of the tar in it.
+        size: Bytes of the tar; None is all of the file.
+
     Raises:
         ValueError: The tar is damaged or ends early, or holds what is not a file.
         OSError: It cannot be read.
     """
-    end = file.size
-    at = 0
+    at, end = begin, begin + (file.size if size is None else size)
     name, target, size = "", "", -1  # of the next member, from an extended header
     seen: dict[str, Member] = {}
     while True:

@@ -21,13 +21,14 @@ from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.inputs import Example, Input, Split, shard_ranges
 from largebatch.data.progress import progress
 from largebatch.data.randomness import held_out
-from largebatch.data.ranges import Disk
+from largebatch.data.ranges import Disk, Window
 from largebatch.data.source import SPLIT_WORDS, SPLITS, check_class_names, own_name
 from largebatch.data.tar import Member, members
 from largebatch.errors import ConfigError, DataError, one_line
 from largebatch.files import printable
 
 _LARGEST_IMAGE = 1 << 28  # bytes; each image is read at once
+_HEADERS = 512  # bytes that are read at a time of a tar
 
 
 class Row(NamedTuple):
@@ -56,44 +57,20 @@ class Rows:
 
     def __iter__(self) -> Iterator[Example]:
         with contextlib.ExitStack() as stack:
-            tar = stack.enter_context(Part(self.source)) if self.source.is_file() else None
-            if tar and hasattr(os, "posix_fadvise"):  # read ahead in the order of the disk
+            is_tar = self.source.is_file()
+            tar = stack.enter_context(self.source.open("rb", buffering=0)).fileno() if is_tar else 0
+            if is_tar and hasattr(os, "posix_fadvise"):  # read ahead in the order of the disk
                 for row in sorted(self.rows, key=lambda row: row.offset):
-                    os.posix_fadvise(tar.descriptor, row.offset, row.size, os.POSIX_FADV_WILLNEED)
+                    os.posix_fadvise(tar, row.offset, row.size, os.POSIX_FADV_WILLNEED)
             for row in self.rows:
                 path = self.source / row.path
-                image = tar.read(row.offset, row.size) if tar else path.read_bytes()
+                image = os.pread(tar, row.size, row.offset) if is_tar else path.read_bytes()
                 if len(image) != row.size:
                     raise DataError(
                         f"{printable(path)} has {len(image):,} bytes, {row.size:,} when the "
                         "preparation began; give the command again when it does not change"
                     )
                 yield Example(row.key, image, row.label, printable(path))
-
-
-class Part:
-    """Bytes [begin, begin + size) of a file, opened within `with`.
-
-    Attributes:
-        size: Number of bytes.
-        descriptor: Of the open file.
-    """
-
-    def __init__(self, path: Path, begin: int = 0, size: int | None = None) -> None:
-        """Take a part of a file; a size of None is all of it."""
-        self.size = path.stat().st_size if size is None else size
-        self._path, self._begin = path, begin
-
-    def __enter__(self) -> "Part":
-        self.descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the part, fewer at the end of the file."""
-        return os.pread(self.descriptor, size, self._begin + offset)
 
 
 def _listed(path: Path, where: str, begin: int = 0, size: int | None = None) -> list[Member]:
@@ -109,8 +86,8 @@ def _listed(path: Path, where: str, begin: int = 0, size: int | None = None) -> 
         DataError: It is damaged or ends early.
     """
     try:
-        with Part(path, begin, size) as part:
-            found = [m._replace(offset=begin + m.offset) for m in members(part)]
+        file = Window(Disk(str(path.parent)), path.name, _HEADERS)
+        found = list(members(file, begin, size))
     except ValueError as error:
         raise DataError(
             f"{where} is not a complete tar ({one_line(error)}); get it again, unpack it if it is "
