@@ -39,18 +39,16 @@ def train(made, workdir, **request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["tfrecord", "tfds TFRecord"])
-def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch, form):
+def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root, url = tmp_path / "set", f"{served[1]}/set"
-    local, remote = forms.FORMS[form](root), f"tfrecord:{url}"
+    forms.tfds_tfrecord(root)
     for path in root.rglob("*.*"):
         if path.is_file():
             Bucket(url).write(path.relative_to(root).as_posix(), path)
-    here, there = {}, {}
-    if form.startswith("tfds"):  # which recognises it by its name in any data.data_dir
-        local = remote = "tfds:pets"
-        here, there = {"data__data_dir": str(root)}, {"data__data_dir": url}
+    # The set is recognised by its name in any data.data_dir.
+    local = remote = "tfds:pets"
+    here, there = {"data__data_dir": str(root)}, {"data__data_dir": url}
     train(config(local, **here), tmp_path / "local")
     half = tmp_path / "half"
     train(config(remote, cached=True, **there), half, dry_run=True)
