@@ -128,11 +128,11 @@ print(plan.steps)
     assert done.stdout.strip() == "1408", done.stderr  # ceil(90 × 1,281,167 / 81,920)
 
 
-def test_the_page_of_options_is_up_to_date(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    module = importlib.import_module("options")
-    text = module.PAGE.read_text()
-    assert text == module.page(text), "run python scripts/options.py"
+def test_the_generated_pages_are_up_to_date(monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root / "scripts")
+    for path, text in importlib.import_module("pages.tables").pages(root).items():
+        assert path.read_text() == text, f"{path}: run python scripts/options.py"
 
 
 def test_every_argument_that_is_advised_is_valid():
