@@ -35,6 +35,7 @@ CURVES = (
     "top5",
     "learning_rate",
     "gradient_norm",
+    "noise_scale",
     "images_per_s",
     "input_wait",
 )

@@ -19,6 +19,7 @@ from largebatch.config.plan import Plan
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.files import write_json
 from largebatch.tracking import Tracker
+from largebatch.training.noise_scale import NoiseScale
 from largebatch.training.stage import Stage, stage_at
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
@@ -100,6 +101,8 @@ class Log:
         self._clock = clock
         begun = RowInMaking(progress.step, clock.train_s, clock.wait_s)
         self._row = dataclasses.replace(begun, **progress.memory.get("row", {}))
+        self.noise = NoiseScale(self._plan.epoch_samples, **progress.memory.get("noise", {}))
+        """Takes every step that has been judged."""
 
     def ended(self, step: int) -> None:
         """Note that a step has been computed now.
@@ -163,6 +166,8 @@ class Log:
             "seconds": self._clock.wall_s(),
             **(extra or {}),
         }
+        if found := self.noise.estimate():
+            values |= {"noise_scale": found.images, "noise_scale_error": found.error}
         if plan.config.batch.deadline_s:
             values["left_out"] = row.left_out / max(1, step - row.step)
         for tracker in self.trackers:

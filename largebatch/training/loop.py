@@ -233,7 +233,7 @@ def _settle(
 
 def _repeat_evaluation(run: Run, step: int, state: TrainState) -> TrainState:
     """Repeat the evaluation in which the previous attempt was interrupted."""
-    metrics = Metrics(np.array([getattr(run.initial, key) for key in MEASURED]))
+    metrics = Metrics(np.array([*(getattr(run.initial, key) for key in MEASURED), 0.0]))
     return _settle(run, step, run.stage_at(step).placed(state), metrics, repeats=True)
 
 

@@ -311,13 +311,16 @@ class Run:
             self.stop_reason = self.watchdog.requested or "another process was asked to stop"
         stage = self.plan.stage_at(step)
         left_out = 0 if metrics.left_out is None else round(float(metrics.left_out))
+        images = stage.samples_per_step - left_out * stage.local_images
+        square = float(metrics.gradient_norm) ** 2
+        self.log.noise.add(float(metrics.small_square), square, stage.local_images, images)
         try:
             verdict = self.health.look(
                 step,
                 float(metrics.loss),
                 float(metrics.gradient_norm),
                 top1=float(metrics.top1),
-                images=stage.samples_per_step - left_out * stage.local_images,
+                images=images,
             )
         except HealthError as error:
             self.log.event("unhealthy", step, why=str(error))
@@ -411,6 +414,7 @@ class Run:
             rollbacks=self.health.rollbacks,
             memory={
                 "row": self.log.memory(),
+                "noise": self.log.noise.memory(),
                 "health": self.health.memory(),
                 "evaluation": self.columns,
                 "sets": self._sets,

@@ -35,7 +35,7 @@ class Carry(NamedTuple):
 
 
 MEASURED = ("loss", "top1", "top5", "gradient_norm")
-"""The metrics that every step has."""
+"""The metrics of a step that a checkpoint keeps while its evaluation is due."""
 
 
 @jax.tree_util.register_dataclass
@@ -44,22 +44,26 @@ class Metrics:
     """Metrics over the global batch of a step; one array, so that the host copies only one."""
 
     values: Any
-    """(4,): those of `MEASURED`; (6,) with control flags: also ``stop`` and ``left_out``."""
+    """(5,): those of `MEASURED` and ``small_square``; (7,) with control flags: also ``stop`` and
+    ``left_out``."""
 
     loss = property(lambda self: self.values[0])
     top1 = property(lambda self: self.values[1])
     top5 = property(lambda self: self.values[2])
     gradient_norm = property(lambda self: self.values[3])
+    small_square = property(lambda self: self.values[4])
+    """Mean over the microbatches of a step of ‖g‖², where g is the mean gradient of a microbatch;
+    0 where it is not computed."""
 
     @property
     def stop(self) -> Any:
         """Number of devices whose process has a request to stop; None without control flags."""
-        return self._flag(4)
+        return self._flag(5)
 
     @property
     def left_out(self) -> Any:
         """Number of microbatches that devices have left out of this step; None without flags."""
-        return self._flag(5)
+        return self._flag(6)
 
     def _flag(self, index: int) -> Any:
-        return self.values[index] if self.values.shape[0] > len(MEASURED) else None
+        return self.values[index] if self.values.shape[0] > index else None

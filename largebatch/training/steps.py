@@ -64,6 +64,16 @@ class Steps:
         return self.plan.microbatches > 1 and self.plan.members == 1
 
     @property
+    def measures_noise(self) -> bool:
+        """Whether a step also computes the norm of each microbatch's gradient.
+
+        A single microbatch has no other one to differ from, and a part of a BatchNorm span no
+        gradient of its own. ``loss.l2`` changes the norm of the mean gradient alone.
+        """
+        several = self.mesh.size * self.plan.microbatches > 1
+        return several and self.plan.members == 1 and not self.plan.config.loss.l2
+
+    @property
     def fast_compile_options(self) -> dict[str, int] | None:
         """XLA options that skip CPU optimization, for large programs that run rarely."""
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
@@ -203,7 +213,7 @@ class Steps:
             sizes = [bucket.size for bucket in self.buckets]
             *gradients, sums = (
                 jnp.zeros((self.mesh.size, size), self.dtype)
-                for size in [*sizes, totals + len(Sums._fields)]
+                for size in [*sizes, self.measures_noise + totals + len(Sums._fields)]
             )
             return Carry(tuple(gradients), sums)
 
@@ -223,12 +233,14 @@ class Steps:
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
         ) -> tuple[Carry, jax.Array]:
             gradients, totals = self.objective.gradients(params, stats, images, labels)
-            flat = flatten_paths(gradients)
-            added = tuple(
-                held + parallel.flatten([flat[path] for path in bucket.paths])
-                for held, bucket in zip(carry.gradients, self.buckets, strict=True)
-            )
-            sums = carry.totals + ravel_pytree(totals)[0]
+            by_path = flatten_paths(gradients)
+            flat = [
+                parallel.flatten([by_path[path] for path in bucket.paths])
+                for bucket in self.buckets
+            ]
+            added = tuple(held + new for held, new in zip(carry.gradients, flat, strict=True))
+            square = sum(jnp.sum(jnp.square(g)) for g in flat) if self.measures_noise else None
+            sums = carry.totals + ravel_pytree((square, totals))[0]
             return Carry(added, sums), sums[:, -1]
 
         mapped = parallel.map_over(
@@ -260,19 +272,23 @@ class Steps:
             held = None if carry is None else [g[0] for g in carry.gradients]
             trained = self.trained(state.params)
 
-            def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
-                hooked = self.update.hook(trained, handles, held)
+            def loss(handles: PyTree, square: jax.Array | None) -> tuple[jax.Array, PyTree]:
+                hooked = self.update.hook(trained, handles, held, square)
                 params = unflatten_paths(flatten_paths(state.params) | hooked)
                 return self.objective.loss(params, state.stats, images, labels)
 
             handles = self.update.handles(trained)
-            gradients, totals = jax.grad(loss, has_aux=True)(handles)
+            zero = jnp.zeros((), self.dtype) if self.measures_noise else None
+            (gradients, square), totals = jax.grad(loss, argnums=(0, 1), has_aux=True)(
+                handles, zero
+            )
             if self.plan.loss_scale != 1:
                 gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
-            flat, unravel = ravel_pytree(totals)
+            is_summed = not self.update.parts  # with the gradients
+            flat, unravel = ravel_pytree((zero if is_summed else square, totals))
             flat = flat if carry is None else flat + carry.totals[0]
             flat, summed = parallel.sum_over_devices((flat, None if flags is None else flags[0]))
-            batch, sums = unravel(flat)
+            others, (batch, sums) = unravel(flat)
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
                 _, left_out = summed
@@ -286,6 +302,12 @@ class Steps:
                     gradients,
                 )
                 microbatches = microbatches - left_out
+            small_square = jnp.zeros((), self.dtype)
+            if self.measures_noise:
+                total = square + others if is_summed else others
+                # Each gradient is that of a microbatch's share of the loss.
+                share = self.plan.loss_scale / (self.mesh.size * self.plan.microbatches)
+                small_square = total / share**2 / microbatches
             params, optimizer = self.update.apply(gradients, state.optimizer, trained, rates)
             params = with_leaves(state.params, params)
             spans = microbatches * self.plan.spans_per_microbatch
@@ -306,7 +328,8 @@ class Steps:
             new = TrainState(params, stats, optimizer, ema)
             measured = [sums.loss / sums.count, sums.top1 / sums.count, sums.top5 / sums.count]
             exchanged = () if summed is None else summed
-            metrics = Metrics(jnp.stack([*measured, global_norm(optimizer.report), *exchanged]))
+            norm = global_norm(optimizer.report)
+            metrics = Metrics(jnp.stack([*measured, norm, small_square, *exchanged]))
             if self.plan.config.health.policy == "skip":
                 new = kept(state, new, metrics.loss, metrics.gradient_norm)
             return new, metrics

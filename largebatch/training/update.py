@@ -83,7 +83,11 @@ class Update:
         )
 
     def hook(
-        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
+        self,
+        params: PyTree,
+        handles: PyTree,
+        held: Sequence[jax.Array] | None,
+        square: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Return the parameters by path, for the computation of the loss.
 
@@ -91,14 +95,16 @@ class Update:
           params: the parameters.
           handles: the result of `handles`.
           held: for each bucket the flat sum of this device's earlier gradients, or None.
+          square: as of ``parallel.reduce_gradients_in_backward``; its gradient is summed over the
+            devices in a replicated update, and that of this device in a sharded one.
         """
         flat = flatten_paths(handles)
         if self.parts:
             return parallel.scatter_gradients_in_backward(
-                flatten_paths(params), flat, self.buckets, held, self.wire
+                flatten_paths(params), flat, self.buckets, held, self.wire, square
             )
         return parallel.reduce_gradients_in_backward(
-            flat, self.buckets, held, self.wire, in_turn=self.in_turn
+            flat, self.buckets, held, self.wire, square, in_turn=self.in_turn
         )
 
     def apply(
