@@ -21,8 +21,6 @@ from largebatch.parallel.buckets import Bucket
 from largebatch.parallel.mesh import AXES, cut_parts, join_parts, part_size
 
 PyTree = Any
-_SHIFTS = np.arange(0, 32, 8, dtype=np.uint32)
-"""Of the four bytes of a float32."""
 
 
 def map_over(mesh: Mesh, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
@@ -69,9 +67,8 @@ def reduce_gradients_in_backward(
       accumulated: for each bucket the flat sum of this device's earlier gradients, or None.
       wire: of `WIRE_FORMATS`: ``float32`` reduces in the gradients' own type; ``bfloat16`` rounds
         each device's sum to bfloat16 for the wire and widens the result again.
-      square: a scalar zero, whose gradient will be the squared norm of a device's own gradients,
-        without ``accumulated``, summed over all devices. The last all-reduce carries it, so that
-        it needs none of its own. None: not computed.
+      square: a scalar zero, whose gradient will be the squared norm of this device's own
+        gradients, without ``accumulated``. None: not computed.
       in_turn: make each all-reduce depend on the one before, so that a compiler cannot begin with
         the last. The sums are the same.
     """
@@ -81,8 +78,7 @@ def reduce_gradients_in_backward(
     for i, bucket in reversed(list(enumerate(buckets))):
         held = None if accumulated is None else accumulated[i]
         arrays = tuple(params[path] for path in bucket.paths)
-        is_last = i == len(buckets) - 1
-        arrays, turn, square = _reduced(wire, is_last, arrays, held, turn, square)
+        arrays, turn, square = _reduced(wire, arrays, held, turn, square)
         hooked.update(zip(bucket.paths, arrays, strict=True))
     return hooked
 
@@ -90,33 +86,31 @@ def reduce_gradients_in_backward(
 _Reduced = tuple[tuple[jax.Array, ...], jax.Array | None, jax.Array | None]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _reduced(
     wire: str,
-    is_last: bool,
     arrays: tuple[jax.Array, ...],
     held: jax.Array | None,
     turn: jax.Array | None,
     square: jax.Array | None,
 ) -> _Reduced:
-    del wire, is_last, held
+    del wire, held
     return arrays, turn, square
 
 
 def _reduced_forward(
     wire: str,
-    is_last: bool,
     arrays: tuple[jax.Array, ...],
     held: jax.Array | None,
     turn: jax.Array | None,
     square: jax.Array | None,
 ) -> tuple[_Reduced, jax.Array | None]:
-    del wire, is_last
+    del wire
     return (arrays, turn, square), held
 
 
 def _reduced_backward(
-    wire: str, is_last: bool, held: jax.Array | None, cotangents: _Reduced
+    wire: str, held: jax.Array | None, cotangents: _Reduced
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None, jax.Array | None, jax.Array | None]:
     gradients, turn, square = cotangents
     flat = flatten(gradients)
@@ -125,15 +119,10 @@ def _reduced_backward(
     if held is not None:
         flat = flat + held
     sent = _on_wire(flat, wire)
-    if square is not None and is_last:
-        sent = jnp.concatenate([sent, _slots(square, sent.dtype)])
     if turn is not None:
         # Zero, but no compiler may assume so. A TPU's drops an optimization_barrier too early.
         sent = sent.at[0].add(jnp.minimum(jnp.abs(turn), 0).astype(sent.dtype))
-    total = jax.lax.psum(sent, AXES)
-    if square is not None and is_last:
-        square = _sum_of_slots(total[flat.size :], square.dtype)
-    total = total.astype(flat.dtype)
+    total = jax.lax.psum(sent, AXES).astype(flat.dtype)
     following = None if turn is None else total[0].astype(turn.dtype)
     no_gradient = None if held is None else jnp.zeros_like(held)
     return _unflatten(total, gradients), no_gradient, following, square
@@ -161,7 +150,7 @@ def scatter_gradients_in_backward(
       buckets: the plan; covers ``params`` exactly.
       accumulated: as there.
       wire: as there.
-      square: as there, but its gradient will be that of this device alone.
+      square: as there.
     """
     hooked = {}
     for i, bucket in reversed(list(enumerate(buckets))):
@@ -239,30 +228,6 @@ def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
         return join_parts(jax.lax.all_gather(part, AXES, axis=0, tiled=True), whole.shape)
 
     return jax.tree.map(gathered, parts, like)
-
-
-def _slots(number: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Return (devices × elements,) zeros, but ``number`` in the place of this device.
-
-    A sum over devices leaves each number as it is, also in a format of 16 bits, which holds the
-    four bytes of a float32 exactly, but not a sum of many numbers.
-    """
-    if jnp.finfo(dtype).bits >= 32:
-        elements = number[None].astype(dtype)
-    else:
-        bits = jax.lax.bitcast_convert_type(number.astype(jnp.float32), jnp.uint32)
-        elements = (bits >> _SHIFTS & 255).astype(dtype)
-    empty = jnp.zeros((_devices(), elements.size), dtype)
-    return empty.at[jax.lax.axis_index(AXES)].set(elements).ravel()
-
-
-def _sum_of_slots(slots: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Return the sum of the numbers of all devices, from the sum of their `_slots`."""
-    if jnp.finfo(slots.dtype).bits >= 32:
-        return slots.sum().astype(dtype)
-    elements = slots.reshape(-1, len(_SHIFTS)).astype(jnp.uint32)
-    bits = (elements << _SHIFTS).sum(axis=1, dtype=jnp.uint32)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype).sum()
 
 
 def _on_wire(gradients: jax.Array, wire: str) -> jax.Array:

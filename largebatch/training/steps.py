@@ -284,11 +284,10 @@ class Steps:
             )
             if self.plan.loss_scale != 1:
                 gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
-            is_summed = not self.update.parts  # with the gradients
-            flat, unravel = ravel_pytree((zero if is_summed else square, totals))
+            flat, unravel = ravel_pytree((square, totals))
             flat = flat if carry is None else flat + carry.totals[0]
             flat, summed = parallel.sum_over_devices((flat, None if flags is None else flags[0]))
-            others, (batch, sums) = unravel(flat)
+            square, (batch, sums) = unravel(flat)
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
                 _, left_out = summed
@@ -304,10 +303,9 @@ class Steps:
                 microbatches = microbatches - left_out
             small_square = jnp.zeros((), self.dtype)
             if self.measures_noise:
-                total = square + others if is_summed else others
                 # Each gradient is that of a microbatch's share of the loss.
                 share = self.plan.loss_scale / (self.mesh.size * self.plan.microbatches)
-                small_square = total / share**2 / microbatches
+                small_square = square / share**2 / microbatches
             params, optimizer = self.update.apply(gradients, state.optimizer, trained, rates)
             params = with_leaves(state.params, params)
             spans = microbatches * self.plan.spans_per_microbatch

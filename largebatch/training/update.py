@@ -95,8 +95,7 @@ class Update:
           params: the parameters.
           handles: the result of `handles`.
           held: for each bucket the flat sum of this device's earlier gradients, or None.
-          square: as of ``parallel.reduce_gradients_in_backward``; its gradient is summed over the
-            devices in a replicated update, and that of this device in a sharded one.
+          square: as of ``parallel.reduce_gradients_in_backward``.
         """
         flat = flatten_paths(handles)
         if self.parts:
