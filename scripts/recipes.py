@@ -32,6 +32,7 @@ def parser() -> Parser:
     made.add_argument(
         "--batch", type=int, help=f"propose for this batch, {ladder.LEAST} to {ladder.MOST}"
     )
+    made.add_argument("--run", type=Path, help="with --batch: compare with its noise scale")
     made.add_argument("--configs", type=Path, default=ROOT / "configs", help="folder (configs)")
     made.add_argument("--write_golden", action="store_true", help="write the tests' texts")
     return made
@@ -50,6 +51,8 @@ def run(arguments: Sequence[str]) -> None:
     """
     flags = parser().parse_args(arguments)
     if flags.batch is not None:
+        if flags.run:
+            print(text.cost_of_batch(flags.batch, flags.run))
         print("\n".join(text.proposal(ladder.propose(flags.batch))))
         return
     recipes = all_recipes(flags.configs)

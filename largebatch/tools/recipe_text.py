@@ -2,13 +2,17 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from largebatch.config import Facts, changed
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.plan import resolve
 from largebatch.config.recipes import TAGS, Recipe
 from largebatch.environment import command_path
+from largebatch.errors import UserError
 from largebatch.planning import ladder
+from largebatch.tracking import Summary
+from largebatch.training.noise_scale import images_needed
 
 Rows = list[tuple[str, ...]]
 
@@ -91,6 +95,25 @@ def legend(tags: Iterable[str]) -> list[str]:
     """Return the meanings of tags such as ``S`` or ``A+M``, one line for each letter."""
     letters = set("".join(tags))
     return [f"{tag}: {meaning}" for tag, meaning in TAGS.items() if tag in letters]
+
+
+def cost_of_batch(batch: int, run: Path) -> str:
+    """Return what a batch costs according to the noise scale that a run has measured.
+
+    Raises:
+      UserError: the run has not measured one.
+    """
+    summary = Summary.read(run)
+    if summary is None or summary.noise_scale is None:
+        raise UserError(
+            f"--run={run}: expected a summary.json with noise_scale; use a training "
+            "with at least 2 microbatches a step (docs/batch_size.md)"
+        )
+    noise = summary.noise_scale
+    return (
+        f"noise scale of {run.name}: {noise:,.0f} ± {summary.noise_scale_error:,.0f} images; batch "
+        f"{batch:,} needs {images_needed(batch, noise):.3g} times the images of a small batch"
+    )
 
 
 def proposal(found: ladder.Proposal) -> list[str]:

@@ -37,6 +37,8 @@ class Summary:
         ema_top1: validation accuracy of the averaged weights, a fraction; None without an average.
         ema_top5: the same within the first five guesses.
         ema_loss: validation loss of the averaged weights, nats per image.
+        noise_scale: gradient noise scale at the end, in images; None if it was not measured.
+        noise_scale_error: its standard error, in images.
         sets: results of further validation sets, such as ``NAME/top1``; keys of the file itself.
     """
 
@@ -62,6 +64,8 @@ class Summary:
     ema_top1: float | None = None
     ema_top5: float | None = None
     ema_loss: float | None = None
+    noise_scale: float | None = None
+    noise_scale_error: float | None = None
     sets: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -75,10 +79,11 @@ class Summary:
             return None
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the file; those of averaged weights only if there is an average."""
+        """Return the fields of the file; of averaged weights and noise only if there are any."""
         own = asdict(self)
         sets = own.pop("sets")
-        return {k: v for k, v in own.items() if v is not None or not k.startswith("ema_")} | sets
+        optional = ("ema_", "noise_")
+        return {k: v for k, v in own.items() if v is not None or not k.startswith(optional)} | sets
 
     def write(self, workdir: Path) -> Path:
         """Write `summary.json` into a run directory, created if absent, and return its path."""

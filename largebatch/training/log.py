@@ -166,8 +166,7 @@ class Log:
             "seconds": self._clock.wall_s(),
             **(extra or {}),
         }
-        if found := self.noise.estimate():
-            values |= {"noise_scale": found.images, "noise_scale_error": found.error}
+        values |= self.noise.columns()
         if plan.config.batch.deadline_s:
             values["left_out"] = row.left_out / max(1, step - row.step)
         for tracker in self.trackers:

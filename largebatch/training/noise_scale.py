@@ -24,6 +24,11 @@ import math
 from typing import NamedTuple
 
 
+def images_needed(batch: float, noise_scale: float) -> float:
+    """Return the images that a training with this batch needs, in multiples of the least number."""
+    return 1 + batch / noise_scale
+
+
 class Estimate(NamedTuple):
     """A noise scale."""
 
@@ -83,6 +88,11 @@ class NoiseScale:
         residual = self.noise_noise - 2 * ratio * self.noise_signal + ratio**2 * self.signal_signal
         count = self.weights**2 / self.squares
         return Estimate(ratio, math.sqrt(max(residual, 0) * count / (count - 1)) / self.signal)
+
+    def columns(self) -> dict[str, float]:
+        """Return the estimate as columns of the log; none if there is no estimate."""
+        found = self.estimate()
+        return {"noise_scale": found.images, "noise_scale_error": found.error} if found else {}
 
     def memory(self) -> dict[str, float]:
         """Return the sums for a checkpoint."""

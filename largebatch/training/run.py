@@ -501,6 +501,7 @@ class Run:
             target_top1=target.top1 or None,
             target_step=target.step,
             target_s=target.seconds,
+            **self.log.noise.columns(),
             sets={key: value for key, value in evaluated.items() if "/" in key},
         )
 

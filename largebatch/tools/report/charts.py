@@ -234,6 +234,13 @@ def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
             "Norm over all parameters, before the optimizer. A sudden rise precedes a divergence.",
             [made.each("gradient_norm", "gradient norm", log=True, noisy=True)],
         ),
+        made.chart(
+            "noise",
+            "Gradient noise scale and batch",
+            "A batch far below the noise scale wastes steps, one far above it wastes images: a "
+            "training needs 1 + batch / noise scale times the images of a small batch.",
+            made.noise(),
+        ),
     ]
     return [chart for chart in found if chart is not None]
 
@@ -344,6 +351,15 @@ class _Charts:
         lines = self._lines(name, scale, labels, noisy=noisy, steps=steps)
         levels = self._targets() if name == "validation/top1" else ()
         return Panel(title, tuple(lines), log and _is_wide(lines), levels=levels, **options)
+
+    def noise(self) -> list[Panel]:
+        """Return a panel with the noise scale, of a single run beside its batch."""
+        panel = self.each("noise_scale", "noise scale", log=True)
+        if len(self.runs) == 1 and panel.lines:
+            batches = self.each("batch", "batch", steps=True).lines
+            beside = tuple(dataclasses.replace(line, colour=1) for line in batches)
+            panel = dataclasses.replace(panel, lines=panel.lines + beside)
+        return [dataclasses.replace(panel, title="images")]
 
     def schedule(self) -> tuple[list[Panel], str]:
         """Return panels of what varies, and a sentence with what is constant."""
