@@ -24,10 +24,10 @@ DONE = Summary(
 def test_summary_round_trip(tmp_path):
     path = DONE.write(tmp_path / "run")
     assert path == tmp_path / "run/summary.json"
-    averaged = {"ema_top1", "ema_top5", "ema_loss"}  # only where weights are averaged
+    optional = {"ema_top1", "ema_top5", "ema_loss", "noise_scale", "noise_scale_error"}
     assert not DONE.sets
     assert json.loads(path.read_text()) == DONE.fields()
-    assert asdict(DONE).keys() - DONE.fields().keys() == averaged | {"sets"}
+    assert asdict(DONE).keys() - DONE.fields().keys() == optional | {"sets"}
     assert Summary.read(path.parent) == DONE
     assert replace(DONE, ema_top1=0.76).write(path.parent) == path
     assert json.loads(path.read_text())["ema_top1"] == 0.76

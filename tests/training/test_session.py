@@ -76,6 +76,9 @@ def test_what_a_run_leaves(uninterrupted):
     assert found[0]["learning_rate"] == 0
     assert found[3]["learning_rate"] == 1.0
     assert found[-1]["validation/top1"] == summary.top1
+    assert found[-1]["noise_scale"] == summary.noise_scale > 0
+    assert found[-1]["noise_scale_error"] == summary.noise_scale_error > 0
+    assert "noise_scale" not in found[0]  # a single step has no error
     layers = read_rows(workdir / "layers.jsonl")
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
     paths = {"stem/kernel", "norm/scale", "norm/bias", "head/kernel", "head/bias"}

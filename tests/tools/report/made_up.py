@@ -27,6 +27,7 @@ def rows(steps=40, every=1, seed=0, batch=100):
             "batch": batch,
             "image_size": 8,
             "gradient_norm": 1 / step,
+            "noise_scale": 10.0 * step,
             "images_per_s": 200.0,
             "input_wait": 0.02,
             "seconds": 5 + step / 2,

@@ -86,6 +86,7 @@ def test_one_run_with_every_figure(page_path):
     for expected in ("85.47\u00a0%", "after step 20", "1 × H200", "lars, flavour mlperf"):
         assert expected in words
     titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
+    titles += ("Gradient noise scale and batch",)
     titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
     titles += ("BatchNorm variances: drift", "Where the time went", "8 events")
     titles += ("Configuration",)
