@@ -164,7 +164,7 @@ def test_it_agrees_with_the_gradients_of_single_images(float64):
     """A network without BatchNorm, on steps of images drawn from a known population."""
     population, labels = worlds.batch(5, 256)
     made = worlds.config(
-        model={"name": "tests.training.own_models:ConvNext"},
+        model={"name": "tests.training.own_models:VisionTransformer"},
         batch={"workers": 16, "images_per_worker": 2},
         optimizer=SGD,
     )
@@ -172,7 +172,7 @@ def test_it_agrees_with_the_gradients_of_single_images(float64):
     state = run.init(np.int32(0))
     single = worlds.steps(
         worlds.config(
-            model={"name": "tests.training.own_models:ConvNext"},
+            model={"name": "tests.training.own_models:VisionTransformer"},
             batch={"workers": 1, "images_per_worker": 1},
             optimizer=SGD,
         ),

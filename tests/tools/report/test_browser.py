@@ -125,7 +125,8 @@ def test_themes_widths_and_controls(page_path, tmp_path):
         seen = found[str(width)]
         assert seen["scroll"] <= width
         assert seen["columns"] == columns
-        assert len(seen["drawn"]) == len(seen["shades"]) == 5
+        assert len(seen["drawn"]) == 6
+        assert len(seen["shades"]) == 5
         assert min(seen["drawn"]) >= 1
         assert max(seen["shades"]) > 5  # not one colour
     # Nothing hovered: the last values. In the middle: those of epoch 2, 2 · exp(−1) = 0.7358.
