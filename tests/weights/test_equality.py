@@ -14,6 +14,7 @@ from PIL import Image
 from largebatch.models import Model
 from largebatch.weights import WeightsError, export, hub, read, reading, verification
 from tests.weights.samples import SMALL, TINY, same, sample
+from tests.weights.torchvision_stand_in import import_timm
 
 LIMIT = 1e-4
 NETWORKS = {
@@ -40,6 +41,8 @@ CASES = [
 
 
 def needs(library):
+    if library == "timm":
+        import_timm()
     pytest.importorskip(library, reason=f"{library} is not installed")
 
 
