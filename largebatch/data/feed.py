@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 import os
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -399,6 +400,28 @@ def evaluation_batches(
 # ---- Assembly
 
 
+class Batch:
+    """The images of a batch that several threads read; allocated when the first of them begins.
+
+    Until then nothing is held, and the memory of a batch that has just been used is still in the
+    processor's cache.
+    """
+
+    def __init__(self, buffers: "Buffers", shape: tuple[int, ...]) -> None:
+        """Allocate nothing yet: `shape` is (local rows, H, W, C)."""
+        self._buffers, self._shape = buffers, shape
+        self._lock = threading.Lock()
+        self._images: np.ndarray | None = None
+
+    @property
+    def images(self) -> np.ndarray:
+        """uint8 (local rows, H, W, C)."""
+        with self._lock:
+            if self._images is None:
+                self._images = self._buffers.array(self._shape)
+            return self._images
+
+
 class Piece(NamedTuple):
     """Rows of a batch that one thread reads."""
 
@@ -407,8 +430,12 @@ class Piece(NamedTuple):
     first: int
     last: int
     """Its local rows [first, last)."""
-    images: np.ndarray
-    """Destination of the images, uint8 (last - first, H, W, C)."""
+    batch: Batch
+
+    @property
+    def images(self) -> np.ndarray:
+        """Destination of the images, uint8 (last - first, H, W, C)."""
+        return self.batch.images[self.first : self.last]
 
 
 def _assembled(
@@ -434,15 +461,14 @@ def _assembled(
     step = max(1, reading.piece_bytes // largest)
     ahead = min(_MOST, max(1, reading.memory_bytes // (min(step, local) * largest)))
     buffers = Buffers()
-    waiting: collections.deque[np.ndarray] = collections.deque()
+    waiting: collections.deque[Batch] = collections.deque()
 
     def pieces() -> Iterator[Piece]:
         for number, shape in enumerate(shapes):
-            images = buffers.array((local, *shape))
-            waiting.append(images)
+            batch = Batch(buffers, (local, *shape))
+            waiting.append(batch)
             for first in range(0, local, step):
-                last = min(first + step, local)
-                yield Piece(number, first, last, images[first:last])
+                yield Piece(number, first, min(first + step, local), batch)
 
     results = in_threads(read, pieces(), min(reading.threads, ahead), ahead)
     with contextlib.closing(results):
@@ -450,7 +476,7 @@ def _assembled(
             parts = list(itertools.islice(results, -(-local // step)))
             if not parts:
                 return
-            made = finish(number, waiting.popleft(), parts)
+            made = finish(number, waiting.popleft().images, parts)
             del parts  # so that the memory is free once the caller has dropped the batch
             yield made
             del made
