@@ -118,7 +118,12 @@ def imported(reference: str, option: str) -> Any:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")]
+            # What the module itself defines, not what it imports.
+            names = [
+                name
+                for name, value in vars(found).items()
+                if not name.startswith("_") and getattr(value, "__module__", None) == module
+            ]
             raise ConfigError(f"{option}={reference!r}: no {part!r}; {did_you_mean(part, names)}")
         found = getattr(found, part)
     return found

@@ -15,7 +15,9 @@ def own(tmp_path, monkeypatch):
     """A directory whose modules can be imported, and are forgotten again."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
-    (tmp_path / "own_kinds.py").write_text("class Nets:\n    def small(): return 3\n")
+    (tmp_path / "own_kinds.py").write_text(
+        "import functools\nclass Nets:\n    def small(): return 3\n"
+    )
     (tmp_path / "own_broken.py").write_text("1 / 0\n")
     add_directory(tmp_path)
     yield tmp_path
@@ -41,6 +43,7 @@ def test_a_reference_is_refused_where_users_have_no_objects_of_their_own():
     ("reference", "word"),
     [
         ("own_kinds:Nets.smal", "small"),
+        ("own_kinds:xyz", "known: Nets$"),  # not what it imports
         ("own_kinds_absent:x", "PYTHONPATH"),
         ("own_broken:x", "ZeroDivisionError"),
     ],

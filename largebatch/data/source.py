@@ -327,7 +327,7 @@ def check_finished(place: str) -> None:
     """
     if url_of(place):
         return
-    path = Path(place).expanduser().absolute()
+    path = Path(os.path.abspath(os.path.expanduser(place)))
     for folder in (path, *path.parents):
         if os.path.exists(folder / WORK / PLAN):
             raise DataError(

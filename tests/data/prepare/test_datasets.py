@@ -12,7 +12,7 @@ from largebatch.data.prepare import datasets
 from largebatch.data.prepare.image_files import find_images
 from largebatch.data.prepare.manifest import verify
 from largebatch.data.prepare.run import prepare
-from largebatch.data.source import open_source
+from largebatch.data.source import check_finished, open_source
 from largebatch.errors import ConfigError, DataError
 from largebatch.object_store import Bucket
 from tests.data import forms, stores
@@ -117,6 +117,7 @@ def test_classes_come_from_labels_or_from_the_option(sources, tmp_path):
         prepare(datasets.find(spec), tmp_path / "out")
     with pytest.raises(DataError, match="unfinished"):
         open_source(f"arrayrecord:{tmp_path / 'out'}", "train", SourceOptions())
+    check_finished(str(tmp_path / "out" / ".." / "beside"))
 
 
 def test_other_datasets_are_refused(sources, tmp_path):
