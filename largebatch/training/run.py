@@ -150,7 +150,8 @@ class Run:
         needed = plans if trains else (self.plan.stage_at(evaluated_step),)
         if trains:
             for index in range(len(plans)):
-                self._stage(index).steps.objective.check_statistics()
+                stage = self._stage(index) if index else self._unbuilt
+                stage.steps.objective.check_statistics()
         self.stages = tuple(
             self._largest(index, options, trains=trains)
             if plan in needed and plan.config.batch.microbatch == "auto"
