@@ -16,6 +16,7 @@ from rich.table import Table
 
 from largebatch.cli import Parser
 from largebatch.config.recipes import all_recipes, load_recipe
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
 from largebatch.planning import ladder
 from largebatch.tools import recipe_text as text
@@ -50,6 +51,8 @@ def run(arguments: Sequence[str]) -> None:
       UserError: a mistake on the command line.
     """
     flags = parser().parse_args(arguments)
+    if flags.run and flags.batch is None:
+        raise ConfigError(f"--run={flags.run}: expected --batch with it, got none; add --batch=N")
     if flags.batch is not None:
         if flags.run:
             print(text.cost_of_batch(flags.batch, flags.run))

@@ -191,10 +191,11 @@ def _scattered_backward(
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...], jax.Array | None, jax.Array | None]:
     gradients, square = cotangents
     zeros = tuple(jnp.zeros_like(g) for g in gradients)
+    flat = flatten(gradients)
     if square is not None:
-        square = square + jnp.sum(jnp.square(flatten(gradients)))
+        square = square + jnp.sum(jnp.square(flat))
     if held is not None:
-        gradients = _unflatten(flatten(gradients) + held, gradients)
+        gradients = _unflatten(flat + held, gradients)
     parts = jnp.concatenate([cut_parts(g, _devices()) for g in gradients], axis=1)
     on_wire = _on_wire(parts, wire)
     own = jax.lax.psum_scatter(on_wire, AXES, scatter_dimension=0, tiled=True).astype(parts.dtype)

@@ -12,7 +12,7 @@ from largebatch.environment import command_path
 from largebatch.errors import UserError
 from largebatch.planning import ladder
 from largebatch.tracking import Summary
-from largebatch.training.noise_scale import images_needed
+from largebatch.training.noise_scale import Estimate
 
 Rows = list[tuple[str, ...]]
 
@@ -109,11 +109,8 @@ def cost_of_batch(batch: int, run: Path) -> str:
             f"--run={run}: expected a summary.json with noise_scale; use a training "
             "with at least 2 microbatches a step (docs/batch_size.md)"
         )
-    noise = summary.noise_scale
-    return (
-        f"noise scale of {run.name}: {noise:,.0f} ± {summary.noise_scale_error:,.0f} images; batch "
-        f"{batch:,} needs {images_needed(batch, noise):.3g} times the images of a small batch"
-    )
+    found = Estimate(summary.noise_scale, summary.noise_scale_error)
+    return f"noise scale of {run.name}: {found.cost_of(batch)}"
 
 
 def proposal(found: ladder.Proposal) -> list[str]:

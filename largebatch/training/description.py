@@ -11,7 +11,7 @@ import jax
 
 from largebatch.checkpoint.checkpoints import best as best_checkpoint
 from largebatch.config import changed
-from largebatch.config.plan import Plan, StagePlan, microbatch_candidates
+from largebatch.config.plan import Plan, StagePlan
 from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.sections import Loss
 from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment
@@ -21,7 +21,6 @@ from largebatch.tracking.console import loss_text
 from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
-from largebatch.training.noise_scale import images_needed
 from largebatch.training.objective import layer_of
 from largebatch.training.request import Request
 from largebatch.training.run import Run
@@ -114,16 +113,9 @@ def _statistics(run: Run, span: str) -> str:
 
 def _noise(run: Run) -> str:
     """Return over what the gradient noise scale is measured, or how to have it measured."""
-    steps, stage, config = run.first_stage.steps, run.plan.first_stage, run.plan.config
-    if steps.measures_noise:
-        return f"measured from microbatches of {counted(stage.local_images, 'image')}"
-    if config.loss.l2:
-        return "not measured with loss.l2"
-    if stage.members > 1:
-        return f"not measured: norm.span={config.norm.span} covers several devices"
-    fewer = [m for m in microbatch_candidates(config, stage.facts) if m < stage.microbatch]
-    remedy = f"batch.microbatch={max(fewer)}" if fewer else "at least 2 workers"
-    return f"not measured: a step is one microbatch; use {remedy}"
+    if why := run.first_stage.steps.why_no_noise:
+        return f"not measured: {why}"
+    return f"measured from microbatches of {counted(run.plan.first_stage.local_images, 'image')}"
 
 
 def _stage_rows(run: Run) -> Rows:
@@ -204,6 +196,8 @@ def closing_rows(run: Run, summary: Summary) -> Rows:
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
     best = best_checkpoint(run.place) if run.plan.config.run.keep_best else None
+    noise = run.log.noise.estimate()
+    batch = run.plan.stage_at(summary.steps).samples_per_step
     return [
         *result_rows(run.result, run.plan),
         *run.target.rows(),
@@ -212,23 +206,8 @@ def closing_rows(run: Run, summary: Summary) -> Rows:
         ("memory", memory(run)),
         ("checkpoint", run.checkpoints.path(summary.steps)),
         *([("best checkpoint", run.checkpoints.path(best.step))] if best else []),
-        *_noise_result(run, summary),
+        *([("noise scale", noise.cost_of(batch))] if noise else []),
         *following,
-    ]
-
-
-def _noise_result(run: Run, summary: Summary) -> Rows:
-    """Return a row with the noise scale at the end, if it was measured."""
-    if summary.noise_scale is None:
-        return []
-    batch = run.plan.stage_at(max(1, summary.steps)).samples_per_step
-    needed = images_needed(batch, summary.noise_scale)
-    return [
-        (
-            "noise scale",
-            f"{summary.noise_scale:,.0f} ± {summary.noise_scale_error:,.0f} images: batch "
-            f"{batch:,} needs {needed:.3g} times the images of a small batch",
-        )
     ]
 
 

@@ -24,17 +24,19 @@ import math
 from typing import NamedTuple
 
 
-def images_needed(batch: float, noise_scale: float) -> float:
-    """Return the images that a training with this batch needs, in multiples of the least number."""
-    return 1 + batch / noise_scale
-
-
 class Estimate(NamedTuple):
     """A noise scale."""
 
     images: float
     error: float
     """Standard error in images, as if the steps were independent."""
+
+    def cost_of(self, batch: int) -> str:
+        """Return what a training with this batch costs, in images."""
+        return (
+            f"{self.images:,.0f} ± {self.error:,.0f} images: batch {batch:,} needs "
+            f"{1 + batch / self.images:.3g} times the images of a small batch"
+        )
 
 
 @dataclasses.dataclass

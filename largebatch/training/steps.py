@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config.plan import Plan, StagePlan
+from largebatch.config.plan import Plan, StagePlan, microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import Model
@@ -64,14 +64,27 @@ class Steps:
         return self.plan.microbatches > 1 and self.plan.members == 1
 
     @property
-    def measures_noise(self) -> bool:
-        """Whether a step also computes the norm of each microbatch's gradient.
+    def why_no_noise(self) -> str:
+        """Why a step cannot measure the noise scale, with a remedy; empty if it does.
 
         A single microbatch has no other one to differ from, and a part of a BatchNorm span no
         gradient of its own. ``loss.l2`` changes the norm of the mean gradient alone.
         """
-        several = self.mesh.size * self.plan.microbatches > 1
-        return several and self.plan.members == 1 and not self.plan.config.loss.l2
+        plan = self.plan
+        if plan.config.loss.l2:
+            return "loss.l2 changes the norm of the gradient; use loss.l2=0"
+        if plan.members > 1:
+            return f"norm.span={plan.config.norm.span} covers several devices; use a smaller one"
+        if self.mesh.size * plan.microbatches > 1:
+            return ""
+        fewer = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]
+        remedy = f"batch.microbatch={max(fewer)}" if fewer else "at least 2 workers"
+        return f"a step is one microbatch; use {remedy}"
+
+    @property
+    def measures_noise(self) -> bool:
+        """Whether a step also computes the norm of each microbatch's gradient."""
+        return not self.why_no_noise
 
     @property
     def fast_compile_options(self) -> dict[str, int] | None:
@@ -239,7 +252,7 @@ class Steps:
                 for bucket in self.buckets
             ]
             added = tuple(held + new for held, new in zip(carry.gradients, flat, strict=True))
-            square = sum(jnp.sum(jnp.square(g)) for g in flat) if self.measures_noise else None
+            square = _squared_norm(flat) if self.measures_noise else None
             sums = carry.totals + ravel_pytree((square, totals))[0]
             return Carry(added, sums), sums[:, -1]
 
@@ -391,8 +404,7 @@ class Steps:
 
         def probe(params: PyTree, stats: PyTree, images: Images, labels: jax.Array) -> jax.Array:
             gradients, _ = alone.gradients(params, stats, images, labels)
-            total = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients))
-            return total.astype(jnp.float32)[None]
+            return _squared_norm(gradients).astype(jnp.float32)[None]
 
         return jax.jit(
             parallel.map_over(self.mesh, probe, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
@@ -437,6 +449,11 @@ class Steps:
 
         mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
         return jax.jit(mapped)
+
+
+def _squared_norm(tree: PyTree) -> jax.Array:
+    """Return the sum of the squares of all numbers."""
+    return sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree))
 
 
 def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -57,3 +57,5 @@ def test_errors_are_one_line(capsys):
     assert "fujitsu2019" in capsys.readouterr().err
     assert recipes.main(["--batch", "100"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    assert recipes.main(["--run", "runs/digits"]) == 2
+    assert "--batch" in capsys.readouterr().err
