@@ -64,14 +64,11 @@ class Picture:
             UndecodableError: The header is not that of an image, or the image is too large.
         """
         self._data = data
-        self._stream = jpeg.read_header(data)
-        self._image = None if self._stream else _open(data)
-        source = self._stream or self._image
-        self.height, self.width = source.height, source.width
-        # CMYK stays with Pillow: libraries differ in what they take for inverted.
-        self._is_jpeg = self._stream is not None or (
-            self._image.format == "JPEG" and self._image.mode in ("L", "RGB")
-        )
+        # A JPEG of CMYK is Pillow's: libraries differ in what they take for inverted.
+        size = jpeg.size(data)
+        self._is_jpeg = size is not None
+        self._image = None if self._is_jpeg else _open(data)
+        self.height, self.width = size or (self._image.height, self._image.width)
         if self.height * self.width > _MOST_PIXELS:
             raise UndecodableError(
                 f"{self.height}×{self.width} pixels, more than {_MOST_PIXELS:,} in all"
@@ -90,8 +87,8 @@ class Picture:
             UndecodableError: The data are truncated or corrupt.
         """
         box = box or (0, 0, self.height, self.width)
-        if self._stream is not None:
-            decoded = jpeg.decode_region(self._stream, box)
+        if self._is_jpeg:
+            decoded = jpeg.decode_region(self._data, box)
             if decoded is not None:
                 return decoded
         top, left, height, width = box
