@@ -27,8 +27,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} {families.STATISTICS} data.crop_area model.stem norm.last_gamma "
-    "comm.wire",
+    S=f"{families.MLPERF} {families.STATISTICS} data.crop_area norm.last_gamma comm.wire",
     U="data.flip",
     D="schedule.decay_end",
 )
@@ -50,6 +49,5 @@ def get_config() -> ConfigDict:
     )
     config.schedule.decay_end = "1818 steps"
     config.comm.wire = "float32"
-    config.model.stem = "space_to_depth"
     config.norm.last_gamma = 0.0
     return config

@@ -25,7 +25,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem",
+    S=f"{families.MLPERF}",
     C=f"{families.STATISTICS} data.crop_area",
     U="data.flip comm.wire",
     D="schedule.decay_end",
@@ -48,5 +48,4 @@ def get_config() -> ConfigDict:
     )
     config.schedule.decay_end = "1739.03 steps"
     config.comm.wire = "float32"
-    config.model.stem = "space_to_depth"
     return config

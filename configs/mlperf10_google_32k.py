@@ -24,7 +24,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem comm.wire",
+    S=f"{families.MLPERF} comm.wire",
     C=f"{families.STATISTICS} data.crop_area",
     U="data.flip",
 )
@@ -44,5 +44,4 @@ def get_config() -> ConfigDict:
         momentum=0.929,
         weight_decay=1e-4,
     )
-    config.model.stem = "space_to_depth"
     return config

@@ -24,7 +24,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem",
+    S=f"{families.MLPERF}",
     C=f"{families.STATISTICS} data.crop_area",
     U="data.flip comm.wire",
     D="schedule.decay_end",
@@ -46,5 +46,4 @@ def get_config() -> ConfigDict:
         weight_decay=1e-4,
     )
     config.schedule.decay_end = "2356.57 steps"
-    config.model.stem = "space_to_depth"
     return config

@@ -50,12 +50,6 @@ def check_stage(config: Config, facts: Facts) -> None:
     Raises:
       ConfigError: they do not; the message has the nearest valid values.
     """
-    height, width, _ = facts.image_shape
-    if config.model.stem == "space_to_depth" and (height % 2 or width % 2):
-        raise ConfigError(
-            f"model.stem=space_to_depth: expected images with even sides, got {height}×{width} "
-            "pixels; use model.stem=conv7 or an even data.image_size"
-        )
     workers, images = config.batch.workers, config.batch.images_per_worker
     if (batch := config.batch.images) >= MAX_SAMPLES:
         raise ConfigError(

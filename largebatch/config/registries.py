@@ -70,7 +70,7 @@ class Rule:
     """An update rule and the options that it uses.
 
     All rules use ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``clip_norm``,
-    ``decay_skip``, ``lr_mults``, ``layout`` and ``update``.
+    ``decay_skip``, ``lr_mults`` and ``update``.
     """
 
     title: str
@@ -111,7 +111,6 @@ OF_FACTORIES = (
     "clip_norm",
     "decay_skip",
     "lr_mults",
-    "layout",
     "update",
 )
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""

@@ -1,13 +1,13 @@
 """Convolutions (NHWC) with implementations for different hardware.
 
-A 1×1 convolution, two thirds of ResNet-50's layers, can be a matrix product of pixels and channels,
-and one whose output is smaller than its kernel a product of patches and channels.
-The first layer can be a convolution on 2×2 blocks of pixels. The parameters are those of the plain
-convolution in all implementations.
+On CPUs, a 1×1 convolution, two thirds of ResNet-50's layers, is a matrix product of pixels and
+channels, and one whose output is smaller than its kernel a product of patches and channels. On
+accelerators, the first layer is a convolution on 2×2 blocks of pixels. The parameters are those of
+the plain convolution in all implementations.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from flax import nnx
 from flax.typing import Dtype
 from jax.ad_checkpoint import checkpoint_name
 
+Form = Literal["plain", "products", "blocks"]
+"""Implementation of convolutions: XLA's; or with matrix products, or blocks, where these are faster
+(`Conv`)."""
 OUTPUT = "convolution"
 """Checkpoint name of the outputs, for rematerialization policies."""
 
@@ -42,9 +45,8 @@ class Conv(nnx.Conv):
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
         *,
-        pointwise: str = "convolution",
+        form: Form = "plain",
         blur: bool = False,
-        on_blocks: bool = False,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -55,29 +57,30 @@ class Conv(nnx.Conv):
           out_features: channels of the output.
           kernel_size: size of the kernel.
           strides: strides of the kernel.
-          pointwise: ``matmul``: compute 1×1 kernels, and kernels larger than the output, as matrix
-            products.
+          form: ``products``: compute 1×1 kernels, and kernels larger than the output, as matrix
+            products; ``blocks``: compute a 7×7 kernel of stride 2 and padding 3 on even sides as
+            `conv7_on_blocks`.
           blur: whether to blur the input if the stride exceeds 1 and it has at least 16 channels.
-          on_blocks: whether to compute a 7×7 kernel of stride 2 on even sides as `conv7_on_blocks`.
           rngs: random generators for the initial values.
           **options: further arguments of ``nnx.Conv``.
         """
         super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
         plain = self.feature_group_count == 1 and not self.use_bias and self.mask is None
         plain &= {self.input_dilation, self.kernel_dilation} <= {1, (1, 1)}
-        plain &= pointwise == "matmul"
         is_point = self.kernel_size == (1, 1)
-        self.is_product = plain and is_point and self.padding in (0, "SAME", "VALID")
-        self.may_use_patches = plain and not is_point and isinstance(self.padding, int)
+        products = plain and form == "products"
+        self.is_product = products and is_point and self.padding in (0, "SAME", "VALID")
+        self.may_use_patches = products and not is_point and isinstance(self.padding, int)
+        is_stem = (self.kernel_size, _pair(self.strides), self.padding) == ((7, 7), (2, 2), 3)
+        self.may_use_blocks = plain and form == "blocks" and is_stem
         self.blurs = blur and self.strides not in (1, (1, 1)) and in_features >= _BLURRED_FROM
-        self.on_blocks = on_blocks
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Convolve ``inputs`` of shape (images, height, width, in_features) in ``dtype``."""
         x, kernel = self.promote_dtype((inputs, self.kernel[...]), dtype=self.dtype)
         if self.blurs:
             x = blurred(x, self.precision)
-        if self.on_blocks:
+        if self.may_use_blocks and not (x.shape[1] % 2 or x.shape[2] % 2):
             x = conv7_on_blocks(x, kernel, self.precision)
         elif self.is_product:
             down, right = _pair(self.strides)
@@ -130,7 +133,8 @@ def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precisio
 
     Output row o reads input rows 2o−3 … 2o+3. A leading row of zeros extends the kernel to the 8
     rows 2o−4 … 2o+3, which are the blocks o−2 … o+1: four taps with padding (2, 1). Images of three
-    channels become blocks of twelve channels, which suits matrix units.
+    channels become blocks of twelve channels, which suits matrix units: with 128 images, a step of
+    ResNet-50 on an H100 is 3.8 % faster (docs/performance.md).
     """
     batch, height, width, channels = x.shape
     features = kernel.shape[-1]

@@ -16,7 +16,7 @@ from flax import nnx
 from largebatch.config.registries import DEPTHS, MODELS
 from largebatch.errors import ConfigError, UserError, one_line, own_line
 from largebatch.models.batch_norm import BatchMode, BatchNorm
-from largebatch.models.convolution import Conv
+from largebatch.models.convolution import Conv, Form
 from largebatch.registry import resolve
 from largebatch.trees import flatten_paths, unflatten_paths
 
@@ -47,8 +47,8 @@ class Model:
     """None: initial values of the head are uniform in ±1/√fan-in."""
     blur_pool: bool = False
     dtype: str = "float32"
-    pointwise: str = "matmul"
-    """Form of 1×1 convolutions, see `Conv`: faster as products on CPUs, as convolutions on GPUs."""
+    form: Form = "products"
+    """Implementation of convolutions, see `Conv`."""
     remat: str = "none"
 
     @classmethod
@@ -68,13 +68,13 @@ class Model:
         if model.name not in DEPTHS:
             return cls(**own)
         options = {**vars(norm), **vars(model), "init_fan": model.init}
-        names = {f.name for f in dataclasses.fields(cls)} - {*own, "pointwise"}
+        names = {f.name for f in dataclasses.fields(cls)} - {*own, "form"}
         chosen = {n: None if options[n] == "auto" else options[n] for n in names}
         return cls(**own, **chosen).on(platform or jax.default_backend())
 
     def on(self, platform: str) -> "Model":
         """Return the same network in the form that is fast on a platform, such as ``gpu``."""
-        return dataclasses.replace(self, pointwise="matmul" if platform == "cpu" else "convolution")
+        return dataclasses.replace(self, form="products" if platform == "cpu" else "blocks")
 
     def for_evaluation(self) -> "Model":
         """Return the same network in float32, without options that only training uses."""
@@ -114,7 +114,7 @@ class Model:
             kernel_init=nnx.initializers.variance_scaling(2.0, self.init_fan, "normal"),
             head_deviation=self.head_deviation,
             remat=self.remat,
-            conv=functools.partial(Conv, pointwise=self.pointwise, blur=self.blur_pool),
+            conv=functools.partial(Conv, form=self.form, blur=self.blur_pool),
             norm=functools.partial(BatchNorm, epsilon=self.epsilon),
         )
 

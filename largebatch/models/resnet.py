@@ -62,8 +62,7 @@ class Stem(nnx.Module):
     ) -> None:
         self.kind = kind
         size, stride = (3, 1) if kind == "small" else (7, 2)
-        form = {"on_blocks": True} if kind == "space_to_depth" else {}
-        self.conv = conv(channels, features, (size, size), stride, padding=size // 2, **form)
+        self.conv = conv(channels, features, (size, size), stride, padding=size // 2)
         self.bn = norm(features)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -183,8 +182,7 @@ class ResNet(nnx.Module):
           classes: number of logits.
           channels: channels of the images.
           width: channels of the first stage; each later stage doubles them.
-          stem: ``conv7`` (7×7, stride 2, and max-pool), ``space_to_depth`` (the same function,
-            computed on 2×2 blocks of pixels) or ``small`` (3×3, stride 1, no pool).
+          stem: ``conv7`` (7×7, stride 2, and max-pool) or ``small`` (3×3, stride 1, no pool).
           gamma: initial scale of the norms.
           last_gamma: initial scale of the last norm of each residual branch; None: ``gamma``.
           kernel_init: initializer of the convolutions.

@@ -45,14 +45,8 @@ def why_no_forecast(plan: Plan) -> str:
 
 
 def network_of(model: Model) -> Model:
-    """Return a network as the cost model takes it: without options that change its programs only.
-
-    The space-to-depth stem computes the same function of the same parameters.
-    """
-    stem = "conv7" if model.stem == "space_to_depth" else model.stem
-    return dataclasses.replace(
-        model, stem=stem, pointwise="convolution", remat="none", blur_pool=False
-    )
+    """Return a network without what changes only its program, as the cost model takes it."""
+    return dataclasses.replace(model, form="plain", remat="none", blur_pool=False)
 
 
 def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
@@ -206,7 +200,7 @@ def flops_of(plan: Plan, model: Model) -> Flops:
 
 
 def _forward_flops(model: Model, shape: tuple[int, int, int]) -> float:
-    model = dataclasses.replace(model, pointwise="convolution")
+    model = dataclasses.replace(model, form="plain")
     params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
     jaxpr = jax.make_jaxpr(model.apply)(params, stats, images)

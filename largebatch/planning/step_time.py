@@ -228,7 +228,7 @@ def family_of(hardware: Hardware) -> str | None:
 def fitted_network(hardware: Hardware) -> Model:
     """Return ResNet-50 in the arithmetic of the fitted runs on such hardware."""
     dtype = "bfloat16" if hardware.torus else "float16"
-    return Model("resnet50", classes=1000, dtype=dtype, pointwise="convolution")
+    return Model("resnet50", classes=1000, dtype=dtype, form="plain")
 
 
 @functools.cache

@@ -47,7 +47,7 @@ def optimizer_of(config: Config, kinds: Mapping[str, str]) -> optax.GradientTran
     """
     options, loss = config.optimizer, config.loss
     total = parallel.sum_over_devices if options.update == "sharded" else None
-    norms = optim.norms_in(options.layout, total)
+    norms = optim.norms_in(total=total)
     if options.name in OPTIMIZERS:
         rule = _built_in(options, kinds, norms)
     else:
@@ -119,7 +119,7 @@ def _check_factory(options: Optimizer) -> None:
     params = unflatten_paths(
         {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
     )
-    rule = _adapted(options, kinds, optim.norms_in(options.layout))
+    rule = _adapted(options, kinds, optim.norms_in())
     check_adapted(rule, options.name, params)
     if options.update == "sharded":
         check_elementwise(rule, options.name, params)

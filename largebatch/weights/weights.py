@@ -25,7 +25,7 @@ VERSION = "1"
 
 _MODEL = {"name": str, "classes": int, "channels": int, "width": int, "stem": str, "epsilon": float}
 _LARGEST = 1e30  # of numbers; NaN is not below it
-_STEMS = ("conv7", "space_to_depth", "small")
+_STEMS = ("conv7", "small")
 
 
 class WeightsError(UserError):

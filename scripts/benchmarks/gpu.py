@@ -53,11 +53,7 @@ _TINY = "--image_size 32 --network resnet18 --width 8 --classes 10"
 _SHORT = "--repeats 1 --seconds 0.05"
 # Memory of 80 GiB holds three of them at 256 images: those that wait keep theirs.
 _PEERS = "--peer flax,torch_compile"
-VARIANTS = (
-    "comm.xla_options=xla_gpu_enable_command_buffer=",
-    "model.stem=space_to_depth",
-    "optimizer.layout=leaf",
-)
+VARIANTS = ("comm.xla_options=xla_gpu_enable_command_buffer=",)
 """Options whose cost only a device shows, one race for all; the first switches CUDA graphs off."""
 _VARIANTS = shlex.join(word for options in VARIANTS for word in ("--variant", options))
 SIZES: Mapping[str, Mapping[str, Part]] = {

@@ -2,7 +2,7 @@
 
     step --batch 32 --peer flax --json records/step.json
     step --batch 512,256 --dtype bfloat16 --peer flax,torch_eager,torch_compile --trace /tmp/trace
-    step --batch 256 --variant optimizer.layout=leaf --variant model.stem=space_to_depth
+    step --batch 256 --variant model.remat=norms --variant comm.wire=float32
 
 Our step is the compiled program of the trainer with real state: ResNet-50, LARS, one worker;
 --config.section.key=value changes its options. A variant is our step with further options, as a
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OPTIONS",
-        help="our step with other options as a peer, e.g. 'model.stem=space_to_depth'; repeatable",
+        help="our step with other options as a peer, e.g. 'model.remat=norms'; repeatable",
     )
     add("--trace", type=Path, help="folder for profiles of some steps")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
@@ -93,7 +93,7 @@ def variant(work: StepWork, options: str) -> StepWork:
     pairs = [word.removeprefix("--config.").partition("=") for word in words]
     if not pairs or not all(key and equals for key, equals, _ in pairs):
         raise ConfigError(
-            f"--variant: expected options such as 'model.stem=space_to_depth', got {options!r}"
+            f"--variant: expected options such as 'model.remat=norms', got {options!r}"
         )
     added = tuple((key, text) for key, _, text in pairs)
     return dataclasses.replace(work, overrides=(*work.overrides, *added), profile="")

@@ -12,7 +12,7 @@ from largebatch.models import BatchMode, BatchNorm, BatchStatistics, Conv
 from largebatch.models.resnet import Stage
 
 
-def stage(*, pointwise, remat):
+def stage(*, form, remat):
     """Two bottleneck blocks, the first with stride 2 and a projection."""
     rngs = nnx.Rngs(jax.random.key(0))
     return Stage(
@@ -22,7 +22,7 @@ def stage(*, pointwise, remat):
         2,
         "bottleneck",
         remat=remat,
-        conv=partial(Conv, use_bias=False, precision="highest", pointwise=pointwise, rngs=rngs),
+        conv=partial(Conv, use_bias=False, precision="highest", form=form, rngs=rngs),
         norm=partial(BatchNorm, rngs=rngs),
         last_norm=partial(BatchNorm, rngs=rngs),
     )
@@ -54,14 +54,14 @@ def results(x, **options):
 def expected():
     with jax.enable_x64(True):
         x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3)).astype("float64")
-        return x, *results(x, pointwise="convolution", remat="none")
+        return x, *results(x, form="plain", remat="none")
 
 
 @pytest.mark.parametrize("remat", ["none", "norms", "blocks"])
 def test_form_and_memory_do_not_change_the_function(expected, remat):
     x, values, kept = expected
     with jax.enable_x64(True):
-        got, less = results(x, pointwise="matmul", remat=remat)
+        got, less = results(x, form="products", remat=remat)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(values), strict=True):
         # Sums of some hundred float64 numbers in another order.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * float(abs(b).max()))
@@ -73,14 +73,14 @@ def test_form_and_memory_do_not_change_the_function(expected, remat):
     [((2, 2), 3, 1), ((4, 2), 3, 2), ((5, 9), 5, 2)],
 )
 def test_kernels_larger_than_the_output_are_products(shape, size, stride):
-    def layer(pointwise):
+    def layer(form):
         options = {"padding": size // 2, "use_bias": False, "precision": "highest"}
         rngs = nnx.Rngs(jax.random.key(0))
-        made = Conv(3, 4, (size, size), stride, pointwise=pointwise, rngs=rngs, **options)
+        made = Conv(3, 4, (size, size), stride, form=form, rngs=rngs, **options)
         return nnx.split(made, nnx.Param)
 
-    def values(pointwise):
-        graph, params = layer(pointwise)
+    def values(form):
+        graph, params = layer(form)
 
         def loss(kernel, x):
             y = nnx.merge(graph, nnx.State({"kernel": kernel}))(x)
@@ -94,8 +94,8 @@ def test_kernels_larger_than_the_output_are_products(shape, size, stride):
 
     with jax.enable_x64(True):
         x = jax.random.normal(jax.random.key(1), (2, *shape, 3)).astype("float64")
-        got, text = values("matmul")
-        expected, _ = values("convolution")
+        got, text = values("products")
+        expected, _ = values("plain")
     assert "conv_general_dilated" not in text
     # Sums of at most 200 float64 products in another order.
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):

@@ -97,11 +97,12 @@ def test_strided_convolutions_of_enough_channels_are_blurred_first():
     assert (grouped(False), grouped(True)) == (0, 6)
 
 
-def test_space_to_depth_is_the_same_function_of_the_same_parameters():
-    def results(kind):
+@pytest.mark.parametrize(("width", "computed_on_blocks"), [(14, True), (15, False)])
+def test_the_stem_on_blocks_is_the_same_function_of_the_same_parameters(width, computed_on_blocks):
+    def results(form):
         rngs = nnx.Rngs(0)
-        conv = partial(Conv, use_bias=False, precision="highest", rngs=rngs)
-        stem = Stem(3, 4, kind, conv=conv, norm=partial(BatchNorm, rngs=rngs))
+        conv = partial(Conv, use_bias=False, precision="highest", form=form, rngs=rngs)
+        stem = Stem(3, 4, "conv7", conv=conv, norm=partial(BatchNorm, rngs=rngs))
         stem.eval()
         graph, params, rest = nnx.split(stem, nnx.Param, ...)
         params, rest = jax.tree.map(lambda x: x.astype("float64"), (params, rest))
@@ -109,18 +110,21 @@ def test_space_to_depth_is_the_same_function_of_the_same_parameters():
         def loss(params, x):
             return jnp.sin(nnx.merge(graph, params, rest)(x)).sum()
 
-        return jax.tree.leaves(jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, images))
+        computed = jax.value_and_grad(loss, argnums=(0, 1))
+        text = str(jax.make_jaxpr(computed)(params, images))
+        assert ("f64[4,4,12,4]" in text) == (computed_on_blocks and form == "blocks")
+        return jax.tree.leaves(jax.jit(computed)(params, images))
 
     with jax.enable_x64(True):
-        images = jax.random.normal(jax.random.key(1), (4, 20, 14, 3), "float64")
-        for a, b in zip(results("conv7"), results("space_to_depth"), strict=True):
+        images = jax.random.normal(jax.random.key(1), (4, 20, width, 3), "float64")
+        for a, b in zip(results("plain"), results("blocks"), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(abs(a).max()))
 
 
-@pytest.mark.parametrize("pointwise", ["matmul", "convolution"])
-def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide(pointwise):
+@pytest.mark.parametrize("form", ["products", "plain"])
+def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide(form):
     options = {"classes": 5, "width": 4, "stem": "small", "dtype": "bfloat16"}
-    model = Model("resnet10", pointwise=pointwise, **options)
+    model = Model("resnet10", form=form, **options)
     params, stats = model.shapes()
     images = jnp.ones((4, 8, 8, 3))
 
@@ -135,7 +139,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide(pointwise):
     text = str(jax.make_jaxpr(loss)(params, stats))
     lines = [line for line in text.splitlines() if " = conv_general_dilated" in line]
     products = [line for line in text.splitlines() if " = dot_general" in line]
-    assert (len(lines), len(products)) == ((5, 8) if pointwise == "matmul" else (12, 1))
+    assert (len(lines), len(products)) == ((5, 8) if form == "products" else (12, 1))
     products.pop()  # the head
     for line in lines + products:
         assert line.split("=")[0].strip().split(":")[1].startswith("bf16")

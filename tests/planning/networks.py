@@ -8,7 +8,7 @@ from largebatch.models.tracing import shapes_of
 
 def network(name: str = "resnet50", **options) -> Model:
     """A network of 1,000 classes."""
-    return Model(name, classes=1000, pointwise="convolution", **options)
+    return Model(name, classes=1000, form="plain", **options)
 
 
 @functools.cache

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from largebatch.models import Model
 from largebatch.weights import WeightsError, initial
 from tests.weights.samples import SMALL, same, sample
 
@@ -40,11 +39,6 @@ def test_the_types_are_those_of_the_run_and_other_names_are_reported():
     made, _, text = initial(sample(), params, stats, classes=tuple("abcde"))
     assert "other names" in text
     assert made["head"]["bias"].dtype == jnp.bfloat16
-
-
-def test_the_computation_of_the_stem_may_differ():
-    model = Model("resnet10", classes=3, width=4)
-    initial(sample(model), *fresh(dataclasses.replace(model, stem="space_to_depth")))
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,10 @@ class Model:
     width: int = option(
         64, "channels of the first stage; each later stage doubles them", within="above 0"
     )
-    stem: Literal["conv7", "space_to_depth", "small"] = option(
+    stem: Literal["conv7", "small"] = option(
         "conv7",
-        "conv7: 7×7 convolution of stride 2 and max-pool; space_to_depth: the same function, "
-        "computed as a 4×4 convolution on 2×2 blocks; small: 3×3 convolution without pool (images "
-        "below 64)",
+        "conv7: 7×7 convolution of stride 2 and max-pool; small: 3×3 convolution without pool "
+        "(images below 64)",
     )
     blur_pool: bool = option(
         False,

@@ -92,12 +92,6 @@ class Optimizer:
         "learning rate multipliers 'PATTERN: FACTOR' by the name of a parameter, first match "
         "decides; 0 freezes: '(?!head/).*: 0.1' (docs/fine_tune.md)",
     )
-    layout: Literal["auto", "leaf", "rows"] = option(
-        "auto",
-        "computation of norms. leaf: one reduction for each parameter; rows: few reductions for "
-        "many parameters; auto: rows on GPUs, otherwise leaf",
-        mathematics=False,
-    )
     update: Literal["replicated", "sharded"] = option(
         "replicated",
         "replicated: each device updates all parameters; sharded: each device updates a part of "

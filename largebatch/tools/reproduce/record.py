@@ -177,7 +177,7 @@ def other_task(config: Config, plan: Plan, recipe: Recipe) -> list[str]:
     for key in ("run.scale_to", "run.scale_length", "model.name", "model.width", "model.stem"):
         section, name = key.split(".")
         own, usual = (getattr(getattr(each, section), name) for each in (config, recipe.config))
-        if own != usual and {own, usual} != {"conv7", "space_to_depth"}:  # the same function
+        if own != usual:
             found.append(f"{key}={own}, published {usual}")
     known = facts_of(recipe)
     for name in ("train_examples", "validation_examples", "classes"):
