@@ -1,7 +1,7 @@
 """Measurements on a GPU, by commands of less than nine minutes.
 
     gpu --out records/gpu
-    gpu --out records/gpu --parts variants
+    gpu --out records/gpu --parts step_512_40
     gpu --out /tmp/rehearsal --size tiny
 
 Each part is a separate process with its own time limit, so that a failure affects only this part.
@@ -53,15 +53,11 @@ _TINY = "--image_size 32 --network resnet18 --width 8 --classes 10"
 _SHORT = "--repeats 1 --seconds 0.05"
 # Memory of 80 GiB holds three of them at 256 images: those that wait keep theirs.
 _PEERS = "--peer flax,torch_compile"
-VARIANTS = ("comm.xla_options=xla_gpu_enable_command_buffer=",)
-"""Options whose cost only a device shows, one race for all; the first switches CUDA graphs off."""
-_VARIANTS = shlex.join(word for options in VARIANTS for word in ("--variant", options))
 SIZES: Mapping[str, Mapping[str, Part]] = {
     "full": {
         "step_256": Part(f"{_STEP} --batch 256 {_PEERS}", 220, traces=True),
         "optimizer": Part("optimizer --repeats 5", 160),
         "correctness": Part("correctness", 150),
-        "variants": Part(f"{_STEP} --batch 128 --repeats 3 {_VARIANTS}", 240),
         "step_512_40": Part(f"{_STEP} --batch 512,40", 260, traces=True),
     },
     "tiny": {
@@ -72,7 +68,6 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         ),
         "optimizer": Part(f"optimizer --network resnet18 --width 8 --sets 1 {_SHORT}", 300),
         "correctness": Part(f"correctness --batch 4 --dtype float32 {_TINY}", 300),
-        "variants": Part(f"step --batch 4 {_VARIANTS} {_SHORT} {_TINY}", 300),
         "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_TINY}", 300, traces=True),
     },
 }
