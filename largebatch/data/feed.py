@@ -32,6 +32,7 @@ pieces cost more overhead, larger ones delay the first batch."""
 _AHEAD = 512 * _MIB  # of images that each process reads ahead
 _MOST = 256  # pieces that wait or are in work: all of them are begun before the first is needed
 _SPARE = 2  # buffers that are kept
+_MOST_THREADS = 16  # they share the interpreter lock, and a host may have a process for each GPU
 _HEADERS = 256  # image files whose headers a thread reads at a time
 
 
@@ -54,9 +55,9 @@ class Reading:
         """Return the reading of a split with 512 MiB, two pieces for each thread.
 
         Args:
-            threads: Number of threads; 0: one for each core.
+            threads: Number of threads; 0: one for each core, at most 16.
         """
-        threads = threads or cores()
+        threads = threads or min(cores(), _MOST_THREADS)
         return cls(threads, _AHEAD, min(PIECE, _AHEAD // (2 * threads)))
 
 

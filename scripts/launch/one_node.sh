@@ -5,8 +5,8 @@
 #   GPUS=8 PROCESSES=8 scripts/launch/one_node.sh --config=configs/imagenette_resnet50.py
 #   SCRIPT=scripts/reproduce.py GPUS=8 PROCESSES=8 scripts/launch/one_node.sh fujitsu2019_81920 --out=records
 #
-# One process is the simpler and does as well until its interpreter is what is short (some 20,000
-# images/s of input; docs/data.md). What follows the script's name goes to SCRIPT (train.py).
+# One process is the simpler, but its threads share an interpreter lock: use a process for each GPU
+# to train on photographs. What follows the script's name goes to SCRIPT (train.py).
 # When a process has failed, the others have WAIT_S seconds to save and end; a stopped one is killed
 # at once. After a failure that another start may help, train.py is started again RESTARTS times (0).
 

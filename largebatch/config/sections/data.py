@@ -118,7 +118,7 @@ class Data:
     )
     threads: int = option(
         0,
-        "threads that read and augment images; 0: one thread per core",
+        "threads that read and augment images; 0: one thread per core, at most 16",
         within="at least 0",
         mathematics=False,
         per_host="value",
