@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,8 @@ PREEMPTED = 75
 """Stopped by a signal or a time limit (EX_TEMPFAIL); the same command resumes."""
 INTERRUPTED = 130
 """Ctrl-C in a command that has nothing to save (128 + SIGINT)."""
+UNREAD = 141
+"""What read the output of a command, such as ``head``, has ended (128 + SIGPIPE)."""
 
 RESUMES = "the same command resumes"
 _SHOW_CURSOR = "\x1b[?25h"
@@ -59,7 +62,9 @@ def exit_code(run: Callable[[], int | None]) -> int:
     except UserError as error:
         report(f"error: {error}")
         return PEER if isinstance(error, PeerError) else MISTAKE
-    except Exception:
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return UNREAD
         # Caught so that `leave` ends this process: one of several must not wait for the others.
         traceback.print_exc()
         return FAILED
@@ -81,6 +86,16 @@ def end_now(code: int) -> NoReturn:
                 stream.write(_SHOW_CURSOR)  # a live display may have hidden it
             stream.flush()
     os._exit(code)
+
+
+def _is_unread() -> bool:
+    """Return whether standard output is a pipe that nothing reads; nothing is printed then."""
+    output = select.poll()
+    output.register(sys.stdout.fileno())
+    unread = any(event & select.POLLERR for _, event in output.poll(0))
+    if unread:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return unread
 
 
 def report(text: str) -> None:

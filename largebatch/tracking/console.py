@@ -33,6 +33,15 @@ _LARGE_LOSS = 1e5
 _LINE_CELLS = 72  # a line with step, time, epoch, loss and images/s, without the bar
 
 
+class _Output(RichConsole):
+    """A console that a run does not need: what reads it, such as ``head`` or ``tee``, may end."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing from now on; the default ends the process with exit code 1."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Console:
     """Prints for a person: animated in a terminal, plain lines anywhere else.
 
@@ -54,7 +63,7 @@ class Console:
         terminal = _is_terminal(file or sys.stdout)
         self._quiet, self._brief = quiet, quiet or brief
         self._to_stdout = file is None
-        self._out = RichConsole(
+        self._out = _Output(
             file=file,
             force_terminal=terminal,
             markup=False,  # brackets and colons are printed as they are
