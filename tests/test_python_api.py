@@ -85,6 +85,8 @@ def test_a_mistake_names_the_option(tmp_path):
 
 
 SHORT = {
+    "model.name": "resnet10",
+    "model.width": 4,
     "schedule.length": "4 steps",
     "schedule.warmup": "1 steps",
     "run.evaluate_every": "4 steps",
@@ -182,7 +184,7 @@ def test_objects_are_their_names(tmp_path):
     objects = {"model.name": network, "optimizer.name": optax.lion, "data.source": Noise}
     here = {"model.name": f"{__name__}:network", "optimizer.name": "optax:lion"}
     here |= {"data.source": f"{__name__}:Noise"}
-    more = SHORT | {"schedule.peak": 1e-3, "data.shift": 0, "data.image_size": 8}
+    more = SHORT | {"schedule.peak": 1e-3, "data.shift": 0, "data.image_size": 8, "model.width": 64}
     found = []
     for name, given in (("objects", objects), ("texts", here)):
         options = more | given | {"batch.images_per_worker": 4, "batch.workers": 8}
