@@ -134,7 +134,10 @@ def lars_settings(flavour: str, **chosen: Any) -> LarsSettings:
     own = parse_options(details, "optimizer.flavour")
     fields = [field.name for field in dataclasses.fields(LarsSettings)]
     for unknown in sorted(own.keys() - {*fields}):
-        raise ConfigError(f"optimizer.flavour: no {unknown!r}; {did_you_mean(unknown, fields)}")
+        hint = did_you_mean(unknown, fields)
+        if unknown == "nesterov":  # an option, not a part of the variants
+            hint = "use --config.optimizer.nesterov=True"
+        raise ConfigError(f"optimizer.flavour: no {unknown!r}; {hint}")
     given = {name: value for name, value in chosen.items() if value not in (None, "auto")}
     return dataclasses.replace(FLAVOURS[name], **(own | given))
 

@@ -32,11 +32,15 @@ class Estimate(NamedTuple):
     """Standard error in images, as if the steps were independent."""
 
     def cost_of(self, batch: int) -> str:
-        """Return what a training with this batch costs, in images."""
-        return (
-            f"{self.images:,.0f} ± {self.error:,.0f} images: batch {batch:,} needs "
-            f"{1 + batch / self.images:.3g} times the images of a small batch"
-        )
+        """Return what a training with this batch costs, in images.
+
+        Where the gradient is lost in the noise, as at the end of many trainings, it is not said.
+        """
+        found = f"{self.images:,.0f} ± {self.error:,.0f} images: "
+        if self.error > self.images / 2:
+            return found + f"too uncertain for batch {batch:,}; metrics.jsonl has earlier values"
+        cost = 1 + batch / self.images
+        return found + f"batch {batch:,} needs {cost:.3g} times the images of a small batch"
 
 
 @dataclasses.dataclass
