@@ -53,6 +53,10 @@ def test_the_rates_of_a_published_run():
         assert given.peak_decay == pytest.approx(6.5e-4, rel=1e-15)
 
 
+def test_a_factory_of_optax_has_no_momentum_of_ours():
+    assert made(optimizer={"name": "optax:lion"}).at(0, None, 1).momentum == 0
+
+
 def test_points_are_durations():
     lines = {"decay": "lines", "points": ("16 epochs: 0.5", " 50 %:1e-1", "89 epochs: 0")}
     found = made(schedule=lines).learning_rate
