@@ -26,7 +26,8 @@ from largebatch.files import plain
 
 PyTree = Any
 FORMAT = 6
-"""Format of the manifest; increment it with each change of its fields."""
+"""Format of the manifest; increment it with each change of its fields, also in
+docs/life_of_a_run.md."""
 SUFFIX = ".safetensors"
 HEADER_BYTES = 8
 """The file begins with the length of its header, a little-endian uint64."""

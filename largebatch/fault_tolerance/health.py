@@ -303,7 +303,7 @@ class Health:
         Args:
           step: its number, from 1.
           loss: mean over its global batch.
-          gradient_norm: norm of its mean gradient, before the update.
+          gradient_norm: norm of its mean gradient with the term of ``loss.l2``, before clipping.
           top1: share of its images that the network got right, before the update.
           images: number of images.
 

@@ -233,6 +233,7 @@ def _settle(
 
 def _repeat_evaluation(run: Run, step: int, state: TrainState) -> TrainState:
     """Repeat the evaluation in which the previous attempt was interrupted."""
+    # 0 is that of ``small_square``, whose part in the noise scale the checkpoint already has.
     metrics = Metrics(np.array([*(getattr(run.initial, key) for key in MEASURED), 0.0]))
     return _settle(run, step, run.stage_at(step).placed(state), metrics, repeats=True)
 

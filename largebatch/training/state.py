@@ -35,7 +35,9 @@ class Carry(NamedTuple):
 
 
 MEASURED = ("loss", "top1", "top5", "gradient_norm")
-"""The metrics of a step that a checkpoint keeps while its evaluation is due."""
+"""The first numbers of `Metrics.values`, in this order.
+
+A checkpoint keeps them while its evaluation is due, each as a field of `Progress`."""
 
 
 @jax.tree_util.register_dataclass
