@@ -25,7 +25,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF}",
+    S=families.MLPERF,
     C=f"{families.STATISTICS} data.crop_area",
     U="data.flip comm.wire",
     D="schedule.decay_end",

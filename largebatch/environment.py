@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # Set by a launcher without a cluster manager; the names are JAX's.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -40,6 +40,12 @@ def restored() -> Iterator[None]:
             os.environ.update(variables)
             root.handlers[:] = handlers
             root.setLevel(level)
+
+
+def discard(stream: TextIO) -> None:
+    """Send nowhere what is written to a stream from now on: nothing reads it any more."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def detect_cluster(environ: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from largebatch.environment import discard
 from largebatch.errors import UserError
 
 FAILED = 1
@@ -94,7 +95,7 @@ def _is_unread() -> bool:
     output.register(sys.stdout.fileno())
     unread = any(event & select.POLLERR for _, event in output.poll(0))
     if unread:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
     return unread
 
 

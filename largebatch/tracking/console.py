@@ -24,6 +24,8 @@ from rich.rule import Rule
 from rich.table import Column
 from rich.text import Text
 
+from largebatch.environment import discard
+
 EVERY_S = 10.0
 """Least time, in seconds, between two progress lines without a terminal. In a SLURM job there is a
 line for each row of the log instead."""
@@ -39,7 +41,7 @@ class _Output(RichConsole):
     def on_broken_pipe(self) -> None:
         """Print nothing from now on; the default ends the process with exit code 1."""
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(self.file)
 
 
 class Console:
