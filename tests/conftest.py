@@ -54,6 +54,13 @@ def pytest_configure(config):
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 
+def pytest_collection_finish():
+    """Spend less on garbage collection: JAX makes millions of objects when it traces a program."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_xdist_auto_num_workers():
     """One more than the cores, because many tests wait for other processes."""

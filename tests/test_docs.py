@@ -86,6 +86,7 @@ def test_every_option_is_there(page):
     assert sorted(named - OPTIONS - {"section.key"}) == []
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
     for package in ("mkdocs", "material", "mkdocstrings_handlers.python"):
         pytest.importorskip(package, reason="needs the extra docs")

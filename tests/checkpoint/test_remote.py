@@ -128,7 +128,7 @@ class Victim:
         return request
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_after_a_kill_at_any_request_the_newest_checkpoint_is_complete(late, tmp_path):
     def opened(store):
         bucket = Bucket("s3://bucket/run")

@@ -70,6 +70,7 @@ def test_the_cuts_are_as_good_as_the_best_of_all_and_no_more_than_needed():
         assert (0, *found)[-2] == max((0, *cuts)[-2] for cuts in equal if len(cuts) == fewest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "itemsize"), [("v100", 2)])
 def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
     hardware = HARDWARE[name]

@@ -37,6 +37,7 @@ def arguments(*more, topology="cpu:4"):
     return [f"--config={DIGITS}", f"--topology={topology}", *TINY, *more]
 
 
+@pytest.mark.slow
 def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     # Options of the environment are not ours to set: both variants are the same program.

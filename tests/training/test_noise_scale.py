@@ -44,10 +44,10 @@ def squares_of_microbatches(state, microbatch, **sections):
     ("devices", "microbatch", "wire", "update", "comm", "rtol"),
     [
         # Sums in float64, in another order.
-        (4, 1, "float32", "replicated", {}, 1e-11),
         (2, 2, "float32", "sharded", {}, 1e-11),
+        pytest.param(4, 1, "float32", "replicated", {}, 1e-11, marks=pytest.mark.slow),
         # Norms are of gradients before they are rounded for the wire.
-        (2, 1, "bfloat16", "replicated", {}, 1e-11),
+        pytest.param(2, 1, "bfloat16", "replicated", {}, 1e-11, marks=pytest.mark.slow),
         pytest.param(1, 1, "float32", "replicated", {}, 1e-11, marks=pytest.mark.slow),
         pytest.param(8, 1, "float32", "sharded", {}, 1e-11, marks=pytest.mark.slow),
         pytest.param(
@@ -66,6 +66,7 @@ def test_a_step_measures_the_gradient_of_each_microbatch(
     np.testing.assert_allclose(metrics.small_square, expected, rtol=rtol)
 
 
+@pytest.mark.slow
 def test_a_scaled_loss_does_not_scale_it():
     """float16, whose gradients differ from float64's by a share of 1e-2."""
     dtype = {"model": {"dtype": "float16"}}

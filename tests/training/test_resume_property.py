@@ -169,7 +169,10 @@ def tear(workdir, draw):
                 stream.write(b'{"time": 1.5, "event": "che'[: draw.randrange(1, 27)])
 
 
-@pytest.mark.parametrize("policy", FAULTS)
+@pytest.mark.parametrize(
+    "policy",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("stop", "skip")), "rollback"],
+)
 @pytest.mark.parametrize(
     "runs", [4, pytest.param(50, marks=pytest.mark.accuracy)], ids=["some", "many"]
 )

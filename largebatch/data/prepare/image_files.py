@@ -119,8 +119,11 @@ def find_tars(folder: Path, *, partial: bool = False, shards: int = 0, processes
             _check_once(str(path), [member.name for member in members])
             rows = []
             tasks = [(path, member) for member in members]
-            with progress(f"indexing {path.name}", "classes", len(tasks)) as advance:
-                for part in jobs.run(_class_rows, tasks, processes):
+            with (
+                progress(f"indexing {path.name}", "classes", len(tasks)) as advance,
+                jobs.run(_class_rows, tasks, processes) as parts,
+            ):
+                for part in parts:
                     rows += part
                     advance(1)
         found[split] = Rows(path, rows)

@@ -17,10 +17,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+@contextlib.contextmanager
 def run(
     function: Callable[[Task], Result], tasks: Sequence[Task], processes: int
-) -> Iterator[Result]:
-    """Call a function once for each task and yield the results as they come.
+) -> Iterator[Iterator[Result]]:
+    """Call a function once for each task; the body iterates over the results as they come.
+
+    At the end of the body, also by Ctrl-C, the tasks that have begun are waited for.
 
     Args:
         function: A function of a module, which can be sent to another process.
@@ -31,14 +34,14 @@ def run(
         DataError: A worker process died. An exception of the function is raised as it is.
     """
     if processes == 1:
-        yield from map(function, tasks)
+        yield map(function, tasks)
         return
     # Not forked: threads of libraries do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, _start_worker)
     try:
-        for future in as_completed([pool.submit(function, task) for task in tasks]):
-            yield future.result()
+        futures = as_completed([pool.submit(function, task) for task in tasks])
+        yield (future.result() for future in futures)
     except BrokenProcessPool as error:
         raise DataError(
             "a worker process died, which is often a lack of memory; give the same command again, "

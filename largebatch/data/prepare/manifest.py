@@ -131,8 +131,11 @@ def verify(out: Path, *, processes: int = 1) -> None:
             )
         problems = [p for file in manifest.metadata if (p := file.problem(directory))]
         tasks = [(directory, manifest.classes, shard) for shard in manifest.shards]
-        with progress("verifying", "shards", len(tasks)) as advance:
-            for found in jobs.run(_verify_shard, tasks, processes):
+        with (
+            progress("verifying", "shards", len(tasks)) as advance,
+            jobs.run(_verify_shard, tasks, processes) as results,
+        ):
+            for found in results:
                 problems += found
                 advance(1)
     if problems:

@@ -190,8 +190,11 @@ def _write(tasks: Sequence[_Task], manifest: Manifest, directory: Path, processe
     """
     corrupt: list[str] = []
     finished = len(manifest.shards)
-    with progress("writing", "shards", finished + len(tasks), finished) as advance:
-        for task, result in jobs.run(_write_shard, tasks, processes):
+    with (
+        progress("writing", "shards", finished + len(tasks), finished) as advance,
+        jobs.run(_write_shard, tasks, processes) as results,
+    ):
+        for task, result in results:
             if isinstance(result, Shard):
                 os.replace(task, directory / result.file.name)
                 manifest.shards.append(result)
