@@ -398,6 +398,5 @@ def test_tasks_in_processes():
     for processes in (1, 2):
         with jobs.run(abs, range(-9, 0), processes) as results:
             assert sorted(results) == list(range(1, 10))
-    with pytest.raises(DataError, match="--processes"):
-        with jobs.run(os._exit, [9], 2) as results:
-            list(results)
+    with pytest.raises(DataError, match="--processes"), jobs.run(os._exit, [9], 2) as results:
+        list(results)
