@@ -143,9 +143,12 @@ def test_side_shrinks_any_dataset(tmp_path, tars):
 # ---- interruption
 
 
+@pytest.fixture
 def interruptible():
-    """Take SIGINT, which a process in the background of a shell script ignores."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Processes take SIGINT, which those in the background of a shell script ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def command(*flags):
@@ -154,7 +157,7 @@ def command(*flags):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
-def test_a_command_that_is_ended_continues(tmp_path, kind):
+def test_a_command_that_is_ended_continues(tmp_path, kind, interruptible):
     images = {f"{name}_{i}.JPEG": fakes.photo(i) for name in fakes.CLASSES for i in range(90)}
     tars = fakes.write_tars(tmp_path, images, fakes.validation(90))
     flags = ["--tars", tars, "--allow_partial", "--shards=90", "--processes=2"]
@@ -162,7 +165,6 @@ def test_a_command_that_is_ended_continues(tmp_path, kind):
         command(*flags, "--out", tmp_path / "ended"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        preexec_fn=interruptible,
     )
     while not list(tmp_path.glob("ended/imagenet2012/*/*record*")):
         assert run.poll() is None
