@@ -188,6 +188,7 @@ def network(classes, *, rngs, dtype=None):
     return own_models.resnet(classes, rngs=rngs, dtype=dtype, channels=3)
 
 
+@pytest.mark.slow
 def test_objects_are_their_names(tmp_path):
     objects = {"model.name": network, "optimizer.name": optax.lion, "data.source": Noise}
     here = {"model.name": f"{__name__}:network", "optimizer.name": "optax:lion"}

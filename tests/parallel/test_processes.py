@@ -37,6 +37,7 @@ def kept_and_faults(**environ):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this allocator")
+@pytest.mark.slow
 def test_freed_memory_causes_no_page_faults_unless_the_user_has_set_the_allocator():
     assert kept_and_faults() == ("True", False)
     # This value is glibc's own default.
