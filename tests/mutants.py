@@ -137,6 +137,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="+", type=pathlib.Path, help="modules or packages to change")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of mutants")
     parser.add_argument("--count", type=int, default=10, help="number of mutants")
+    parser.add_argument("--skip", type=int, default=0, help="mutants of an earlier, cut-off call")
     parser.add_argument("--tests", nargs="*", help="in place of the tests that mirror the module")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one mutant")
     arguments = parser.parse_args()
@@ -148,11 +149,12 @@ def main() -> int:
     everything = [mutant for module in modules for mutant in mutants_of(module)]
     chosen = random.Random(arguments.seed).sample(everything, min(arguments.count, len(everything)))
     survived = 0
-    for mutant in chosen:
+    for mutant in chosen[arguments.skip :]:
         result = outcome(mutant, arguments.tests or tests_of(mutant.path), arguments.timeout)
         survived += result == "SURVIVED"
         print(f"{result}   {mutant}", flush=True)
-    print(f"{len(chosen) - survived} of {len(chosen)} killed, seed {arguments.seed}")
+    number = len(chosen) - arguments.skip
+    print(f"{number - survived} of {number} killed, seed {arguments.seed}")
     return int(survived > 0)
 
 
