@@ -83,18 +83,27 @@ def _rate(plan, share):
 RUN = [path for path in PATHS if path.stem != "batch81920_tiny"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
+ALWAYS = ("fujitsu2019_81920", "lamb2019_32k")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in ALWAYS else pytest.mark.slow)
+        for path in RUN
+    ],
+)
 def test_every_recipe_runs_end_to_end(path, tmp_path):
-    runs_end_to_end(path, tmp_path, [("model.name", "resnet10")])
-
-
-@pytest.mark.parametrize("name", ["fujitsu2019_81920", "lamb2019_32k"])
-def test_recipes_run_end_to_end_with_one_convolution(name, tmp_path):
-    """LARS, stages of several image sizes with SGD, and LAMB."""
+    """With a network of one convolution."""
     usual = [(key, str(value)) for key, value, _ in options(Config()) if key in RESNET_OPTIONS]
-    model = [*usual, ("model.name", worlds.SMALL["name"])]
-    runs_end_to_end(CONFIGS / f"{name}.py", tmp_path, model)
+    runs_end_to_end(path, tmp_path, [*usual, ("model.name", worlds.SMALL["name"])])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fujitsu2019_81920", "fastai2018_16n", "timm_rsb_a3"])
+def test_recipes_run_end_to_end_with_a_resnet(name, tmp_path):
+    """LARS, stages of several image sizes with SGD, and LAMB with mixed images."""
+    runs_end_to_end(CONFIGS / f"{name}.py", tmp_path, [("model.name", "resnet10")])
 
 
 def runs_end_to_end(path, tmp_path, model):

@@ -319,10 +319,10 @@ def test_with_a_deadline_a_slow_process_holds_up_nobody(tmp_path):
 @pytest.mark.parametrize("served", ["s3"], indirect=True)
 def test_a_run_in_a_bucket_is_killed_and_resumes_on_another_host(served, tmp_path):
     _, url = served
-    bucket, steps = Bucket(url), 60
+    bucket, steps = Bucket(url), 30
     options = [*LONG, f"--config.schedule.length={steps} steps"]
-    options.append("--config.run.checkpoint_every=20 steps")
-    first = Processes(url, 2, *options, fault=("hang", "0", "50"), cache=tmp_path / "one")
+    options.append("--config.run.checkpoint_every=10 steps")
+    first = Processes(url, 2, *options, fault=("hang", "0", "25"), cache=tmp_path / "one")
     first.until(lambda: any(".safetensors" in name for name in bucket.objects("checkpoints")))
     first.kill()
     assert "summary.json" not in bucket.objects()
