@@ -1,7 +1,6 @@
 """Images that are ranges of bytes of files, on a disk or in object storage.
 
-All forms that are read in place are such ranges: class folders, TFRecord, tars of WebDataset and
-Arrow files of Hugging Face. Their modules (`formats`, `folder`, `huggingface`) find the ranges.
+All forms that are read in place are such ranges; the modules of the forms find them.
 """
 
 import functools
@@ -406,7 +405,7 @@ class RangeSource(FileSource):
         """Read nothing yet; see `FileSource`.
 
         `files` are paths below the directory `storage`; `rows`, int64 (n, 3), is the result of
-        `Scan` of all of them.
+        `Scan` of all of them. `record_cache` needs 12 other bytes between two ranges of a file.
 
         Raises:
             DataError: There is no image, or a label is not of a class.

@@ -119,7 +119,8 @@ class Source(Protocol):
             labels: int32 (b,).
 
         Raises:
-            DataError: An example cannot be read.
+            DataError: An example cannot be read, which ends the run. An image that cannot be
+                decoded is returned as it is: the next one replaces it.
         """
         ...
 
@@ -480,6 +481,9 @@ def sampled(source: Source, seed: int) -> list[tuple[int, str]]:
 
     Returns:
         Id of each example; its label, the size of its stored bytes and a hash of them.
+
+    Raises:
+        DataError: An example cannot be read, which would end a training.
     """
     ids = np.random.default_rng(seed).permutation(len(source))[:SMALL_SAMPLE]
     found = _read_sample(source, ids[:SAMPLE])
@@ -489,13 +493,8 @@ def sampled(source: Source, seed: int) -> list[tuple[int, str]]:
 
 
 def _read_sample(source: Source, ids: np.ndarray) -> list[tuple[int, int, str]]:
-    """Return id, bytes and a text of each example; an example that cannot be read has none."""
-    try:
-        images, labels = source.read(ids)
-    except DataError:
-        if len(ids) == 1:
-            return [(int(ids[0]), 0, "cannot be read")]
-        return [found for example in ids for found in _read_sample(source, example[None])]
+    """Return id, bytes and a text of each example."""
+    images, labels = source.read(ids)
     rows = []
     for example, image, label in zip(ids.tolist(), images, labels.tolist(), strict=True):
         data = image if isinstance(image, bytes) else np.asarray(image).tobytes()

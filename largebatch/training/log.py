@@ -232,7 +232,7 @@ class Log:
         return self._plan.position(step) / self._plan.epoch_samples
 
     def _fingerprint(self, step: int) -> str:
-        """Return a hash of the examples of a step, which shows where two runs diverge."""
+        """Return a hash of the ids of a step's examples, which shows where two runs diverge."""
         plan = self._plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
         return data.fingerprint(stage_at(self._stages, step).order.ids(positions))

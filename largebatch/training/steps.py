@@ -78,7 +78,9 @@ class Steps:
         if self.mesh.size * plan.microbatches > 1:
             return ""
         fewer = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]
-        remedy = f"batch.microbatch={max(fewer)}" if fewer else "at least 2 workers"
+        if fewer:
+            return f"a step is one microbatch; use batch.microbatch={max(fewer)}"
+        remedy = "at least 2 workers" if plan.span == 1 else "a smaller norm.span"
         return f"a step is one microbatch; use {remedy}"
 
     @property

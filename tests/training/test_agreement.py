@@ -14,7 +14,7 @@ from largebatch import data
 from largebatch.config import Config, load
 from largebatch.config.schema import common, replaced
 from largebatch.data.source import SMALL_SAMPLE, sampled
-from largebatch.errors import UserError
+from largebatch.errors import DataError, UserError
 from largebatch.tracking import Console
 from largebatch.training import agreement
 from largebatch.training.agreement import Meeting, explain
@@ -192,6 +192,20 @@ def test_the_sample_has_every_image_of_a_small_split_and_depends_on_the_seed():
     assert len(dict(sampled(large, 3))) == SMALL_SAMPLE
     assert set(dict(sampled(large, 3))) != set(dict(sampled(large, 4)))
     assert list(sampled(large, 3)) == list(sampled(large, 3))
+
+
+def test_an_example_that_cannot_be_read_ends_the_start(monkeypatch):
+    source = data.open_source("digits", "validation")
+    read = source.read
+
+    def broken(ids):
+        if 7 in ids:
+            raise DataError("example 7 cannot be read; restore it")
+        return read(ids)
+
+    monkeypatch.setattr(source, "read", broken)
+    with pytest.raises(DataError, match="example 7"):
+        data.content(source)
 
 
 def digits(*more):

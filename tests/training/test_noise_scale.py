@@ -91,12 +91,19 @@ def test_microbatches_that_are_left_out_do_not_count(float64):
 
 
 @pytest.mark.parametrize(
-    ("devices", "microbatch", "sections"),
-    [(1, 8, {}), (4, 1, {"norm": {"span": 4}}), (2, 1, {"loss": {"l2": 1e-4}})],
+    ("devices", "microbatch", "sections", "remedy"),
+    [
+        (1, 8, {}, "batch.microbatch=4"),
+        (1, 8, {"norm": {"span": "all"}}, "norm.span"),
+        (4, 1, {"norm": {"span": 4}}, "norm.span"),
+        (2, 1, {"loss": {"l2": 1e-4}}, "loss.l2=0"),
+        (1, 1, {"batch": {"workers": 1, "images_per_worker": 3}}, "workers"),
+    ],
 )
-def test_it_is_not_measured_where_that_says_nothing(devices, microbatch, sections):
+def test_it_is_not_measured_where_that_says_nothing(devices, microbatch, sections, remedy):
     steps = worlds.steps(options(**sections), devices, microbatch)
     assert not steps.measures_noise
+    assert remedy in steps.why_no_noise
 
 
 def draw(rng, estimator, small, count, steps, size=400, scale=12.0):
