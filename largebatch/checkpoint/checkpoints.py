@@ -19,7 +19,8 @@ from largebatch.checkpoint import file
 from largebatch.checkpoint.file import Manifest, OtherVersion, Progress, Rejected
 from largebatch.checkpoint.place import Place, is_own
 from largebatch.config import Config, Facts, differences, freeze, table
-from largebatch.config.plan import Plan, norm_statistics
+from largebatch.config.plan import Plan
+from largebatch.config.resolution import norm_statistics
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError, one_line
 from largebatch.object_store import StorageError

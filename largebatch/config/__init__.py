@@ -1,7 +1,7 @@
 """Options, their checks, and the resolved plan of a run.
 
 Options and recipes do not import JAX, so that an invalid option is reported within a second.
-`config.plan` does.
+`config.plan` and `config.resolution` do.
 """
 
 from largebatch.config.facts import Facts

@@ -24,7 +24,8 @@ import jax
 import largebatch
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, override
-from largebatch.config.plan import StagePlan, resolve
+from largebatch.config.plan import StagePlan
+from largebatch.config.resolution import resolve
 from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.parallel import Bucket, xla_options

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from largebatch.config import Facts, changed
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import TAGS, Recipe
+from largebatch.config.resolution import resolve
 from largebatch.environment import command_path
 from largebatch.errors import UserError
 from largebatch.planning import ladder

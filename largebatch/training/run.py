@@ -16,7 +16,8 @@ from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.checkpoint.place import LocalPlace, Place
 from largebatch.checkpoint.run_directory import note_saved
 from largebatch.config import Config, Facts, stages_of
-from largebatch.config.plan import Plan, microbatch_candidates, resolve
+from largebatch.config.plan import Plan, microbatch_candidates
+from largebatch.config.resolution import resolve
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_split, open_validation_sets
 from largebatch.errors import HealthError

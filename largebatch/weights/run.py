@@ -9,7 +9,7 @@ from largebatch.checkpoint import checkpoints, file
 from largebatch.checkpoint.file import Manifest, OtherVersion, Rejected
 from largebatch.checkpoint.place import Place
 from largebatch.config import Config, freeze
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data.source import MEAN, STD, is_photographs
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json

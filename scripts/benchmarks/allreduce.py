@@ -27,8 +27,9 @@ from benchmarks.competitor import Figures, Race, interleave
 from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import parallel
 from largebatch.config import Config, Facts, load, override
-from largebatch.config.plan import Plan, resolve
+from largebatch.config.plan import Plan
 from largebatch.config.registries import WIRE_FORMATS
+from largebatch.config.resolution import resolve
 from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.errors import UserError, counted
 from largebatch.models.tracing import shapes_of

@@ -23,7 +23,7 @@ from benchmarks.epochs import MEMORY, SECONDS, EpochWork, ours
 from benchmarks.measure import RATE, TOP1, Result, chosen
 from benchmarks.peers import flax_train, torch_train
 from largebatch.config import Config, load, options
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data.open import facts_of, open_split
 from largebatch.data.order import Order
 from largebatch.errors import ConfigError

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from largebatch import data
 from largebatch.config import Config, Facts
-from largebatch.config.plan import microbatch_candidates, resolve
+from largebatch.config.plan import microbatch_candidates
+from largebatch.config.resolution import resolve
 from largebatch.data.open import facts_of, known_split, open_split
 from largebatch.errors import ConfigError, DataError
 from largebatch.planning import compile as compiling

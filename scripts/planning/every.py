@@ -21,8 +21,8 @@ from benchmarks.measure import header
 from rich.console import Console
 from rich.table import Table
 
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import Recipe, all_recipes
+from largebatch.config.resolution import resolve
 from largebatch.data.open import facts_of
 from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean

@@ -8,8 +8,9 @@ from benchmarks.measure import environment, header
 from rich.console import Console as RichConsole
 
 from largebatch.config import Config
-from largebatch.config.plan import Plan, resolve
+from largebatch.config.plan import Plan
 from largebatch.config.recipes import Recipe, load_recipe
+from largebatch.config.resolution import resolve
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError

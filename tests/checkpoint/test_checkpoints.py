@@ -19,7 +19,7 @@ from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze, override
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import CheckpointError
 
 ROOT = Path(__file__).parents[2]

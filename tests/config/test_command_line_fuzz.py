@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from largebatch.cli import split_overrides
 from largebatch.config import Config, Facts, freeze, load, override
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.config.schema import options
 from largebatch.errors import ConfigError, UserError
 from tests.properties.profile import PROPERTIES

@@ -115,7 +115,7 @@ import jax
 def refuse(*a, **k): raise AssertionError("a device was asked for")
 jax.devices = jax.local_devices = jax.device_count = refuse
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 config = freeze({"batch": {"workers": 2048, "images_per_worker": 40}, "schedule": {"peak": 13.0}})
 plan = resolve(config, Facts(1281167, 50000, 1000, (224, 224, 3), devices=2048, processes=512))
 stage = plan.first_stage

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import Due, resolve
+from largebatch.config.plan import Due
+from largebatch.config.resolution import resolve
 
 FACTS = Facts(100, 10, 10, (8, 8, 1), devices=1)
 

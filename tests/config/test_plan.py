@@ -6,7 +6,8 @@ import pytest
 
 from largebatch.config import Facts, freeze
 from largebatch.config.checks import span_fits
-from largebatch.config.plan import microbatch_candidates, resolve
+from largebatch.config.plan import microbatch_candidates
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 
 FACTS = Facts(

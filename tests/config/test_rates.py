@@ -3,8 +3,8 @@
 import pytest
 
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
 from largebatch.config.rates import rates_of
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.optim import FLAVOURS, Blend
 from largebatch.optim.lars import lars_of

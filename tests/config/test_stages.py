@@ -3,7 +3,7 @@
 import pytest
 
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 
 FACTS = Facts(1000, 100, 10, (8, 8, 1), devices=2)

@@ -6,7 +6,7 @@ from largebatch.config import Config, Facts, adjusted, load
 from largebatch.config.checks import check_ranges
 from largebatch.config.durations import samples
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.config.schema import options, replaced
 from largebatch.config.unused import settled
 from largebatch.environment import ROOT

@@ -7,7 +7,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.config import Facts
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.config.sections import Loss
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import health as module

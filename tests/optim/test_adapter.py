@@ -7,7 +7,7 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
 from tests.optim import plain

@@ -9,7 +9,7 @@ import pytest
 
 import tests.scripts  # noqa: F401 - puts scripts/ on the path
 from largebatch.config import Facts, load
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.planning import ladder
 from largebatch.tools import recipe_text

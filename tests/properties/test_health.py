@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largebatch.config import Facts
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance.health import Health
 from tests.training import worlds

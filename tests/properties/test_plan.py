@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from largebatch.config import Facts, freeze
 from largebatch.config.durations import epoch_samples, samples
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 
 SIZES = st.integers(1, 10**7)

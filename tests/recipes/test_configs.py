@@ -8,8 +8,8 @@ import pytest
 
 from largebatch.config import Config, Facts, options
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
+from largebatch.config.resolution import resolve
 from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.tools.recipe_text import resolved_text
 from largebatch.training import session

@@ -7,8 +7,8 @@ import pytest
 
 from largebatch.config import Facts, load
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.training import session
 

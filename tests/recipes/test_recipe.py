@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe, sources
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import HARDWARE
 from largebatch.planning import forecast

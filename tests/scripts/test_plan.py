@@ -14,7 +14,7 @@ import pytest
 from planning import compiled
 
 from largebatch.config import Facts, load
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data.open import known_split
 from largebatch.errors import DataError
 from largebatch.parallel.xla_options import options_for

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from largebatch.config import Facts, default_config, freeze, load
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import Watchdog, exit_code

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from largebatch.config import Facts
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import Augmented

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from largebatch.config import Facts
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.training.statistics import moving_average, share_kept
 from tests.training import worlds
 

@@ -19,7 +19,7 @@ from largebatch.checkpoint.checkpoints import manifest_of
 from largebatch.checkpoint.file import by_path
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Config, Facts, freeze, override
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import Augmented, OnDevices
 from largebatch.tracking import Console, read_rows

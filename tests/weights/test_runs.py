@@ -10,7 +10,7 @@ from largebatch.checkpoint.checkpoints import path_of
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.data import open_source
 from largebatch.data.source import MEAN, STD
 from largebatch.errors import CheckpointError

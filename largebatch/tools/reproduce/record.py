@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from largebatch.config import Config
-from largebatch.config.plan import Plan, resolve
+from largebatch.config.plan import Plan
 from largebatch.config.recipes import Published, Recipe, load_recipe
+from largebatch.config.resolution import resolve
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import hardware_of, machine
 from largebatch.planning.forecast import forecast

@@ -299,7 +299,7 @@ def _check_resolved(config: Config) -> None:
     """Refuse what cannot run on one device, if the size of the dataset is known."""
     known = KNOWN_SETS.get(config.data.source)
     if known is not None:
-        from largebatch.config.plan import resolve
+        from largebatch.config.resolution import resolve
 
         side = config.data.image_size or known.side
         facts = Facts(known.train, known.validation, known.classes, (side, side, 3), devices=1)

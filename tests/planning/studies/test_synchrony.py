@@ -10,7 +10,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.config import Facts
-from largebatch.config.plan import resolve
+from largebatch.config.resolution import resolve
 from largebatch.models import Model
 from largebatch.optim import Rates
 from largebatch.planning.stragglers import Policy, asynchronous, draws

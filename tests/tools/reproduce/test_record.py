@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from largebatch.config import load
-from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
+from largebatch.config.resolution import resolve
 from largebatch.tools.recipe_text import facts_of
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult, estimate, olympic_mean
