@@ -32,7 +32,7 @@ from largebatch.data.ranges import (
 from largebatch.data.source import Source, SourceOptions, checked_labels
 from largebatch.data.tar import Member, members
 from largebatch.environment import command_path
-from largebatch.errors import DataError, one_line
+from largebatch.errors import DataError, counted, one_line
 from largebatch.files import masked_crc32c
 
 _WEBDATASET = shard_files.Form("WebDataset", r"\.tar$", "-0000.tar")
@@ -84,7 +84,7 @@ def open_examples(spec: str, split: str, examples: Examples) -> Source:
         kind = " ".join(("tfrecord", *map(str, keys)))
         scan = functools.partial(scan_tf_record, keys)
         there, rows = rows_of(spec, kind, found.storage, found.names, scan)
-        note = f"{found.note}, {len(there):,} shards"
+        note = f"{found.note}, {counted(len(there), 'shard')}"
         source = RangeSource(spec, split, classes, found.storage, found.names, there, rows, note)
     for path, stated, length in zip(found.paths, lengths or there, there, strict=True):
         if length != stated:
@@ -265,7 +265,7 @@ class ArrayRecords(FileSource):
             found.paths,
             found.storage.scanners,
         )
-        note = f"{found.note}, {len(found.paths):,} shards"
+        note = f"{found.note}, {counted(len(found.paths), 'shard')}"
         super().__init__(name, split, classes, found.directory, list(lengths), note)
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
@@ -368,7 +368,7 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> RangeSourc
     found = shard_files.of_split(spec, split, _WEBDATASET, options)
     lengths, rows = rows_of(spec, "webdataset", found.storage, found.names, scan_tar)
     classes = shard_files.class_names(found.storage, options.classes)
-    note = f"{found.note}, {len(lengths):,} tars"
+    note = f"{found.note}, {counted(len(lengths), 'tar')}"
     return RangeSource(spec, split, classes, found.storage, found.names, lengths, rows, note)
 
 

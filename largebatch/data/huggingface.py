@@ -14,7 +14,7 @@ from largebatch.data import shard_files
 from largebatch.data.prefetch import in_threads
 from largebatch.data.ranges import Disk, RangeSource, Storage, absolute
 from largebatch.data.source import SPLITS, SourceOptions, own_name
-from largebatch.errors import DataError, did_you_mean, one_line
+from largebatch.errors import DataError, counted, did_you_mean, one_line
 from largebatch.files import holds, read_json
 from largebatch.store_urls import url_of
 
@@ -83,7 +83,7 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> RangeSour
     columns, classes = columns_of(disk, info.get("features") or {}, options.classes)
     paths = [os.path.join(directory, name) for name in names]
     rows = list(in_threads(lambda path: _scan(path, columns), paths, disk.scanners))
-    note = f"{root}, split {own}, {len(names):,} files"
+    note = f"{root}, split {own}, {counted(len(names), 'file')}"
     lengths = [len(part) for part in rows]
     return RangeSource(spec, split, classes, disk, names, lengths, np.concatenate(rows), note)
 
