@@ -158,9 +158,9 @@ def command(*flags):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_a_command_that_is_ended_continues(tmp_path, kind, interruptible):
-    images = {f"{name}_{i}.JPEG": fakes.photo(i) for name in fakes.CLASSES for i in range(90)}
-    tars = fakes.write_tars(tmp_path, images, fakes.validation(90))
-    flags = ["--tars", tars, "--allow_partial", "--shards=90", "--processes=2"]
+    images = {f"{name}_{i}.JPEG": fakes.photo(i) for name in fakes.CLASSES for i in range(45)}
+    tars = fakes.write_tars(tmp_path, images, fakes.validation(45))
+    flags = ["--tars", tars, "--allow_partial", "--shards=45", "--processes=2"]
     run = subprocess.Popen(
         command(*flags, "--out", tmp_path / "ended"),
         stdout=subprocess.DEVNULL,
@@ -180,7 +180,7 @@ def test_a_command_that_is_ended_continues(tmp_path, kind, interruptible):
     with pytest.raises(DataError, match="unfinished"):
         verify(tmp_path / "ended")
     for name in ("ended", "whole"):
-        go(tmp_path / name, tars, shards=90)
+        go(tmp_path / name, tars, shards=45)
     assert fakes.contents(tmp_path / "ended") == fakes.contents(tmp_path / "whole")
 
 
