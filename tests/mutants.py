@@ -147,14 +147,14 @@ def main() -> int:
         for module in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
     ]
     everything = [mutant for module in modules for mutant in mutants_of(module)]
-    chosen = random.Random(arguments.seed).sample(everything, min(arguments.count, len(everything)))
+    count = min(arguments.count, len(everything))
+    chosen = random.Random(arguments.seed).sample(everything, count)[arguments.skip :]
     survived = 0
-    for mutant in chosen[arguments.skip :]:
+    for mutant in chosen:
         result = outcome(mutant, arguments.tests or tests_of(mutant.path), arguments.timeout)
         survived += result == "SURVIVED"
         print(f"{result}   {mutant}", flush=True)
-    number = len(chosen) - arguments.skip
-    print(f"{number - survived} of {number} killed, seed {arguments.seed}")
+    print(f"{len(chosen) - survived} of {len(chosen)} killed, seed {arguments.seed}")
     return int(survived > 0)
 
 

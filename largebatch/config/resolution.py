@@ -1,4 +1,4 @@
-"""From options and facts to the plan of a run; all checks that need both are here."""
+"""The resolution of options and facts to the plan of a run."""
 
 import dataclasses
 import functools

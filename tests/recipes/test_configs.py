@@ -100,9 +100,15 @@ def test_every_recipe_runs_end_to_end(path, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fujitsu2019_81920", "fastai2018_16n", "timm_rsb_a3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("digits", "fastai2018_16n", "ffcv_rn50", "fujitsu2019_81920", "goyal2017_8k"),
+        *("lamb2019_32k", "nado2021_nesterov_32k", "siat07_16k_160px", "timm_rsb_a3"),
+    ],
+)
 def test_recipes_run_end_to_end_with_a_resnet(name, tmp_path):
-    """LARS, stages of several image sizes with SGD, and LAMB with mixed images."""
+    """All different sets of options of ResNets that recipes have; mixed images."""
     runs_end_to_end(CONFIGS / f"{name}.py", tmp_path, [("model.name", "resnet10")])
 
 

@@ -78,7 +78,7 @@ def system_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def listed(what: str, lines: Sequence[str]) -> str:
+def shortened(what: str, lines: Sequence[str]) -> str:
     """Return the number of lines, the first 20 of them, and the number of the others."""
     more = f"; and {len(lines) - 20:,} more" if len(lines) > 20 else ""
     return f"{len(lines):,} {what}: {'; '.join(lines[:20])}{more}"

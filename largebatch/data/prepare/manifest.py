@@ -140,7 +140,7 @@ def verify(out: Path, *, processes: int = 1) -> None:
                 advance(1)
     if problems:
         raise DataError(
-            f"{jobs.listed('problems', sorted(problems))}; replace corrupt images, remove the "
+            f"{jobs.shortened('problems', sorted(problems))}; replace corrupt images, remove the "
             "files named here and give the command that prepared the dataset again"
         )
     total = sum(shard.examples for shard in manifest.shards)

@@ -206,8 +206,8 @@ def _write(tasks: Sequence[_Task], manifest: Manifest, directory: Path, processe
         listed = directory / WORK / "corrupt.txt"
         listed.write_text("\n".join(sorted(corrupt)) + "\n")
         raise DataError(
-            f"{jobs.listed('corrupt images', sorted(corrupt))} (all in {listed}); get them again, "
-            "then give the same command again"
+            f"{jobs.shortened('corrupt images', sorted(corrupt))} (all in {listed}); get them "
+            "again, then give the same command again"
         )
 
 
