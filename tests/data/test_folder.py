@@ -82,15 +82,6 @@ def test_files_that_cannot_be_read_are_named(tree):
     assert records.read(np.array([0, 2]))[1].tolist() == [0, 1]
 
 
-def test_relative_paths_and_home_are_expanded(tree, monkeypatch):
-    monkeypatch.chdir(tree.parent)
-    monkeypatch.setenv("HOME", str(tree.parent))
-    for path in (tree.name, f"~/{tree.name}"):
-        records = opened(path)
-        assert records.name == f"folder:{path}"
-        assert records.where(0) == f"{tree}/train/B/x.png"
-
-
 def test_paths_that_are_not_utf8_are_read_and_shown_as_text(tree):
     os.rename(tree / "train" / "B" / "x.png", os.fsencode(tree / "train/B") + b"/\xe9\n.png")
     records = opened(tree)
@@ -123,12 +114,6 @@ def test_other_names_of_the_splits(train, name, tmp_path):
     assert places(opened(tmp_path, "validation"), tmp_path)[0] == f"{name}/a/1.png"
     os.rename(tmp_path / name, tmp_path / ".hidden")
     assert places(opened(tmp_path, "validation"), tmp_path)[0] == "test/a/1.png"
-
-
-def test_class_names_that_a_line_cannot_hold_are_refused(tree):
-    for split in ("train", "val"):
-        os.rename(tree / split / "b", os.fsencode(tree / split) + b"/caf\xe9")
-    assert "'caf\\udce9'" in refused(tree)
 
 
 # ---- a share is the validation split
@@ -165,27 +150,14 @@ def test_a_share_of_each_class_is_held_out(tmp_path):
     assert marks[0] != marks[1]
 
 
-def test_class_folders_alone_can_be_split_or_be_a_validation_split(tmp_path):
-    fill(tmp_path, MANY)
-    assert [len(each) for each in divided(tmp_path)] == [21, 8]
-    assert len(opened(tmp_path, "validation", whole=True)) == 29
-    assert "data.validation_split" in refused(tmp_path, "validation")
-    (tmp_path / "train").mkdir()
-    assert str(tmp_path) in refused(tmp_path, "validation", whole=True)
-
-
-def test_a_class_of_one_image_cannot_be_split(tmp_path):
-    fill(tmp_path, ["train/a/1.png", "train/a/2.png", "train/b/1.png"])
-    assert "train/b" in refused(tmp_path, validation_split=0.5)
-
-
-def test_unlabelled_test_images_are_no_validation_split(tmp_path):
-    fill(tmp_path, [*(f"train/{c}/{i}.png" for c in "ab" for i in range(4)), "test/1.png"])
-    assert "data.validation_split" in refused(tmp_path, "validation")
-    assert len(opened(tmp_path, "validation", validation_split=0.25)) == 2
-
-
-def test_a_class_may_have_the_name_of_a_split(tmp_path):
-    fill(tmp_path, [f"{name}/{i}.png" for name in ("valid", "void") for i in range(4)])
-    assert opened(tmp_path, validation_split=0.25).classes == ("valid", "void")
-    assert len(opened(tmp_path, "validation", whole=True)) == 8
+def test_what_can_be_split(tmp_path):
+    alone, one, unlabelled = (tmp_path / name for name in ("alone", "one", "unlabelled"))
+    fill(alone, [*MANY, *(f"valid/{i}.png" for i in range(4))])  # a class, not a split
+    assert len(opened(alone, "validation", validation_split=0.25)) == 9
+    assert len(opened(alone, "validation", whole=True)) == 33
+    assert "data.validation_split" in refused(alone, "validation")
+    fill(one, ["train/a/1.png", "train/a/2.png", "train/b/1.png"])
+    assert "train/b" in refused(one, validation_split=0.5)
+    fill(unlabelled, [*(f"train/{c}/{i}.png" for c in "ab" for i in range(4)), "test/1.png"])
+    assert "data.validation_split" in refused(unlabelled, "validation")
+    assert len(opened(unlabelled, "validation", validation_split=0.25)) == 2

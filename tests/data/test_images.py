@@ -121,15 +121,12 @@ GREYS = np.array([[0, 64, 128, 255]], np.uint8).repeat(4, axis=0)
 SHARES = GREYS / np.float32(255)
 DEEP = {
     "float to 1": (SHARES, GREYS),
-    "float to 1 and rounding": (SHARES * np.float32(1.001), GREYS),
     "float to 255": (GREYS.astype(np.float32), GREYS),
     "float to 1.5": (1.5 * SHARES, None),
-    "float to 65535": (65535 * SHARES, None),
     "float from -1": (2 * SHARES - 1, None),
     "float NaN": (np.where(GREYS == 64, np.float32(np.nan), SHARES), None),
     "32 bits to 255": (GREYS.astype(np.int32), GREYS),
     "32 bits to 65535": (GREYS.astype(np.int32) * 257, GREYS),
-    "32 bits to 2^24": (GREYS.astype(np.int32) * 2**16, None),
     "32 bits from -1": (GREYS.astype(np.int32) - 1, None),
     "16 bits": (GREYS.astype(np.uint16) * 257, GREYS),
 }
@@ -224,18 +221,6 @@ def test_damaged_data_are_refused_or_decoded_and_always_alike(platform, capfd):
         decoded += bool(found) and isinstance(found[0], bytes)
     assert 100 < decoded < 350
     capfd.readouterr()  # libjpeg and libtiff write warnings
-
-
-@pytest.mark.parametrize("resampling", ["linear", "antialias"])
-def test_a_view_is_the_resized_box(resampling, platform):
-    data = JPEGS["4:2:0"]
-    for box, size in (((10, 20, 100, 120), (64, 64)), ((0, 0, 30, 20), (60, 44))):
-        wanted = resize(reference(data)[box[0] :, box[1] :][: box[2], : box[3]], size, resampling)
-        out = np.empty((*size, 3), np.uint8)
-        got = Picture(data).view(box, size, resampling, out=out)
-        assert got is out or got.base is out
-        np.testing.assert_array_equal(out, wanted)
-        np.testing.assert_array_equal(Picture(data).view(box, size, resampling), wanted)
 
 
 def test_images_are_reduced_as_far_as_enough_pixels_stay():

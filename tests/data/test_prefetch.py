@@ -1,22 +1,10 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from largebatch.data import prefetch
 from largebatch.data.prefetch import ahead, in_threads
-
-
-def squares(index):
-    return np.full(3, index * index)
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_results_are_in_order(threads):
-    found = list(in_threads(squares, range(23), threads, 4))
-    np.testing.assert_array_equal(np.stack(found), np.tile(np.arange(23)[:, None] ** 2, 3))
-    assert list(in_threads(squares, [], threads)) == []
 
 
 def test_closing_does_not_wait_for_work_that_hangs(monkeypatch):

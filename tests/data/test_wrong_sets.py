@@ -2,8 +2,6 @@
 
 import io
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -39,26 +37,18 @@ def removed(pattern):
     return damage
 
 
-def cut(pattern, size=700):
+def changed(pattern, change):
+    """Other bytes in the first of the files."""
+
     def damage(root):
         path = first(root, pattern)
-        path.write_bytes(path.read_bytes()[:-size])
+        path.write_bytes(change(path.read_bytes()))
 
     return damage
 
 
-def lengthened(pattern, by):
-    return lambda root: first(root, pattern).write_bytes(first(root, pattern).read_bytes() + by)
-
-
-def flipped(pattern, offset):
-    def damage(root):
-        path = first(root, pattern)
-        data = bytearray(path.read_bytes())
-        data[offset] ^= 1
-        path.write_bytes(data)
-
-    return damage
+def flipped(offset):
+    return lambda data: data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def copied(pattern, to):
@@ -107,13 +97,6 @@ def nested(root):
         (root / "inner").rename(root / split / "images")
 
 
-def as_kaggle(root):
-    """Validation images without class folders."""
-    shutil.rmtree(root / "validation")
-    (root / "val").mkdir()
-    (root / "val" / "ILSVRC2012_val_00000001.JPEG").write_bytes(b"1")
-
-
 def floats(named):
     named["image"]["image"].update(dtype="float32", shape={"dimensions": ["-1", "-1", "1"]})
 
@@ -134,18 +117,10 @@ ABSENT = {"photo": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names":
 
 # Form and specification, the damage, the options, and names and values in the message.
 TABLE = {
-    "folder without a path": (("folder", "folder"), None, {}, "folder:PATH"),
     "folder absent": (("folder", "folder:{root}/gone"), None, {}, "{root}/gone"),
-    "folder that is a file": (
-        ("folder", "folder:{root}/set.tgz"), written("set.tgz", b""), {}, "a file"
-    ),
-    "folder one level too low": (
-        ("folder", "folder:{root}/train"), None, {}, "train/CLASS"
-    ),
     "folder without images": (FOLDER, removed("train/bee/*"), {}, "1 of 4", "bee"),
     "folder of other classes": (FOLDER, removed("validation/bee"), {}, "train", " bee;"),
     "folder of classes in a folder": (FOLDER, nested, {}, "folder:{root}/train/images", "bee, cat"),
-    "folder as Kaggle has it": (FOLDER, as_kaggle, {}, "prepare_imagenet.py --images {root} "),
     "folder with two validation splits": (
         FOLDER, lambda root: shutil.copytree(root / "validation", root / "Val"), {},
         "Val, validation",
@@ -155,8 +130,6 @@ TABLE = {
     ),
     "other number of examples": (FOLDER, None, {"examples": 3}, "data.examples", "got 3"),
     "other number of classes": (TFDS, None, {"classes": 5}, "data.classes", "got 5"),
-    "tfds of another form": (("tfds ArrayRecord", "tfds:pets/a/b"), None, {}, "tfds:NAME"),
-    "tfds misspelt": (("tfds ArrayRecord", "tfds:pet"), None, {}, "'pets'", "data.data_dir"),
     "tfds of another version": (("tfds ArrayRecord", "tfds:pets:2.0.0"), None, {}, "1.0.0"),
     "tfds unfinished": (TFDS, removed(INFO), {}, "{root}/" + PETS, "dataset_info.json"),
     "tfds in another format": (
@@ -179,19 +152,16 @@ TABLE = {
     "records of two series": (
         RECORDS, copied("train*-00000-*", "x-train.array_record"), {}, "x-train.array_record"
     ),
-    "records cut off": (RECORDS, cut("train*", 1000), {}, "train.array_record-00000-of-00003"),
     "records of unknown classes": (RECORDS, removed("labels.txt"), {}, "data.classes"),
     "records with an empty name": (
         RECORDS, written("labels.txt", b"cat\n\ndog\n"), {}, "labels.txt: line 2"
     ),
-    "names in Latin-1": (
-        RECORDS, written("labels.txt", "âne\n".encode("latin-1")), {}, "labels.txt", "UTF-8"
-    ),
     "tfrecord lacks a shard": (TFRECORD, removed("train*-00000-*"), {}, "-00000-of-00003"),
     "tfrecord cut off in a header": (
-        TFRECORD, lengthened("train*", bytes(5)), {}, "train.tfrecord-00000-of-00003"
+        TFRECORD, changed("train*", lambda data: data + bytes(5)), {},
+        "train.tfrecord-00000-of-00003",
     ),
-    "tfrecord of another length": (TFRECORD, flipped("train*", 1), {}, "at byte 0"),
+    "tfrecord of another length": (TFRECORD, changed("train*", flipped(1)), {}, "at byte 0"),
     "tfrecord of other features": (
         TFRECORD,
         lambda root: forms.write_tfrecord(
@@ -199,15 +169,15 @@ TABLE = {
         ),
         {}, "'image'",
     ),
-    "tar missing": (TARS, removed("*train-0001.tar"), {}, "pets-train-0001.tar"),
-    "tar cut off": (TARS, cut("*train-0000.tar", 10_500), {}, "pets-train-0000.tar"),
-    "tar with a damaged header": (TARS, flipped("*train-0001.tar", 3), {}, "at byte 0"),
+    "tar cut off": (
+        TARS, changed("*train-0000.tar", lambda data: data[:-10_500]), {}, "pets-train-0000.tar"
+    ),
+    "tar with a damaged header": (TARS, changed("*train-0001.tar", flipped(3)), {}, "at byte 0"),
     "tar with a word for a label": (TARS, tar_of(a__jpg=b"1", a__cls=b"tench"), {}, "a.cls"),
     "tar with a label beyond int64": (TARS, tar_of(a__jpg=b"1", a__cls=b"9" * 20), {}, "a.cls"),
     "tar with a fraction for a label": (
         TARS, tar_of(a__jpg=b"1", a__json=b'{"label": 3.7}'), {}, "a.json"
     ),
-    "tar with a negative label": (TARS, tar_of(a__jpg=b"1", a__cls=b"-1"), {}, "label -1"),
     "tar with a label of no class": (TARS, tar_of(a__jpg=b"1", a__cls=b"4"), {}, "label 4"),
     "tar with samples that are apart": (
         TARS, tar_of(a__jpg=b"1", b__jpg=b"2", a__cls=b"0"), {}, "--sort=name"
@@ -216,7 +186,8 @@ TABLE = {
         TARS, tar_of(IMG__2020__jpg=b"1", IMG__2020__cls=b"1"), {}, "'IMG.2020.jpg'"
     ),
     "joined tars": (
-        TARS, lengthened("*train-0000.tar", tarfile.TarInfo("x").tobuf()), {}, "--concatenate"
+        TARS, changed("*train-0000.tar", lambda data: data + tarfile.TarInfo("x").tobuf()), {},
+        "--concatenate",
     ),
     "arrow file missing": (
         ARROW, removed("train/*00001*"), {}, "train lacks data-00001-of-00003.arrow"
@@ -247,20 +218,6 @@ def test_a_wrong_dataset_is_refused_when_it_is_opened(sets, tmp_path, case):
     said = stores.complaint(open_source, spec.format(root=root), "train", options)
     for word in words:
         assert word.replace("{root}", str(root)) in said
-
-
-def test_valid_datasets_are_read_without_tensorflow_and_scikit_learn(sets):
-    code = f"""
-import sys
-import numpy as np
-from largebatch.data import SourceOptions, open_source
-for spec in {[f"folder:{sets}/folder", "tfds:pets", f"arrayrecord:{sets}/arrayrecord"]!r}:
-    for split in "train", "validation":
-        options = SourceOptions(data_dir={str(sets / "tfds ArrayRecord")!r})
-        open_source(spec, split, options).read(np.arange(2))
-assert not {{"tensorflow", "sklearn"}} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_a_part_of_a_public_set_is_refused_unless_its_examples_are_named(sets, monkeypatch):

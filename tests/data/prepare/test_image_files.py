@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 
 import numpy as np
@@ -95,7 +96,7 @@ def raw(name, kind, size):
 
 
 # Members that stop the preparation beside a good one.
-TARS = {
+MEMBERS = {
     "another name": member("README", b"x"),
     "traversal": member("../../escaped.JPEG", PHOTO),
     "not UTF-8": member("\udcff.JPEG", PHOTO),
@@ -107,20 +108,6 @@ TARS = {
     "header of a hundred gigabytes": raw("x", tarfile.XHDTYPE, 10**11) + member(OTHER, PHOTO),
     "link to nothing": member(OTHER, kind=tarfile.LNKTYPE, link="nothing"),
 }
-
-
-@pytest.mark.parametrize("case", TARS)
-def test_hostile_members_are_refused(tmp_path, case):
-    path = tmp_path / imagenet.TARS["validation"]
-    for content in (TARS[case] + member(GOOD, PHOTO), member(GOOD, PHOTO) + TARS[case]):
-        path.write_bytes(content + END)
-        with pytest.raises(DataError, match=path.name) as caught:
-            find_tars(tmp_path, partial=True)
-        assert str(caught.value).isprintable()
-        assert len(str(caught.value)) < 600
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
 CLASS_TARS = {
     "size beyond its own tar": {
         "n01440764.tar": member(INNER, PHOTO, size=9000) + END[:1024],
@@ -130,13 +117,22 @@ CLASS_TARS = {
     "tar twice": [("n01440764.tar", fakes.tar({INNER: PHOTO}))] * 2,
     "unknown class": {"n00000001.tar": fakes.tar({INNER: PHOTO})},
 }
+HOSTILE = [
+    *(("validation", bad + member(GOOD, PHOTO) + END) for bad in MEMBERS.values()),
+    *(("validation", member(GOOD, PHOTO) + bad + END) for bad in MEMBERS.values()),
+    *(("train", fakes.tar(tars)) for tars in CLASS_TARS.values()),
+]
 
 
-@pytest.mark.parametrize("case", CLASS_TARS)
-def test_hostile_class_tars_are_refused(tmp_path, case):
-    (tmp_path / imagenet.TARS["train"]).write_bytes(fakes.tar(CLASS_TARS[case]))
-    with pytest.raises(DataError, match=r"img_train\.tar"):
+@pytest.mark.parametrize(("split", "content"), HOSTILE, ids=[*MEMBERS, *MEMBERS, *CLASS_TARS])
+def test_hostile_tars_are_refused(tmp_path, split, content):
+    path = tmp_path / imagenet.TARS[split]
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=path.name) as caught:
         find_tars(tmp_path, partial=True)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -212,11 +208,7 @@ def test_class_folders_are_those_of_the_source_folder(tmp_path, pets, form):
 
 @pytest.mark.parametrize("form", ["folder", "w"])
 def test_a_share_of_each_class_is_held_out_as_in_training(tmp_path, pets, form):
-    for path in (pets / "validation").rglob("*.*"):
-        path.unlink()
-    for path in sorted((pets / "validation").rglob("*"), reverse=True):
-        path.rmdir()
-    (pets / "validation").rmdir()
+    shutil.rmtree(pets / "validation")
     whole, inner = pets, pets / "train"
     (inner / "loose.jpg").unlink()
     for folder in (whole, inner):  # with and without a folder of the split
