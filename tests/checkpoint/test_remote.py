@@ -298,44 +298,6 @@ def test_a_run_is_downloaded(served):
         pass
 
 
-FOREIGN = (
-    "a/metrics.jsonl",
-    "b/checkpoints/8.safetensors",
-    "checkpoints/500/_CHECKPOINT_METADATA",
-    "checkpoints/500/default/manifest.ocdbt",
-    "checkpoints/600/arrays/d/0",
-    "checkpoints/last.ckpt",
-    "checkpoints/best.safetensors",
-    "checkpoints/best/3.safetensors",
-    "notes.txt",
-    "previous.txt",
-    "result_final.txt",
-    "lock.json.backup",
-)
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_objects_of_others_stay_where_they_are(served, fresh):
-    gateway, url = served
-    bucket = Bucket(url)
-    for name in FOREIGN:
-        bucket.write(name, b"theirs")
-    began = len(gateway.requests)
-    for _ in range(2):
-        with run(url) as place:
-            prepare(place, archive=fresh)
-            train(place, [1, 2, 3])
-            assert steps_in(place) == [3]
-            assert not (place.logs / "notes.txt").exists()
-    read = {path for method, path in gateway.requests[began:] if method == "GET"}
-    assert not any(path.partition("?")[0].endswith(FOREIGN) for path in read)
-    assert {name: bucket.read(name)[0] for name in FOREIGN} == dict.fromkeys(FOREIGN, b"theirs")
-    own = {name for name in bucket.objects() if name not in FOREIGN}
-    run_files = {"checkpoints/3.safetensors", "metrics.jsonl", "saved.json"}
-    archived = {f"previous/1/{name}" for name in run_files} if fresh else set()
-    assert own == run_files | archived
-
-
 def test_without_a_kept_row_a_checkpoint_is_not_written(served, monkeypatch):
     """The newest checkpoint always has its rows."""
     monkeypatch.setattr(object_store, "_RETRY_S", 0)

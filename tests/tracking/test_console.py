@@ -13,7 +13,6 @@ from largebatch.tracking.console import Progress
 
 CHECKPOINT = "/gpfs/work/group/experiments/imagenet/resnet50/record/checkpoints/1408.safetensors"
 COMMAND = f"python scripts/export.py --checkpoint {CHECKPOINT} --format 'a  b'"
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
 ANSI = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -108,16 +107,12 @@ def test_no_control_codes_without_a_terminal(rendered, monkeypatch, variable, va
     assert not CONTROL.search(rendered(file=terminal()))
 
 
-def test_terminal_has_colour_bar_and_every_line(rendered):
+def test_a_terminal_has_a_bar_and_its_cursor_again(rendered):
     text = rendered(file=Terminal(), width=100)
-    assert COLOUR.search(text)
     assert "━" in text
-    plain = ANSI.sub("", text)
-    for line in ("compiled evaluation in 1.0 s", "top-1 75.08%", "540/540", "eta 0:00:00"):
-        assert line in plain
-    # Nothing is left hidden: the cursor that the live display hides is shown again.
+    assert "compiled evaluation in 1.0 s" in ANSI.sub("", text)
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    # The line of the step is drawn over, not repeated: each redraw erases its line first.
+    # The line of the step is drawn over: each redraw erases its line first.
     assert text.count("540/540") <= text.count("\x1b[2K")
 
 
@@ -190,18 +185,14 @@ def report(progress, step, *, loss=2.3456, images_per_s=12_345.0, **more):
     progress.update(step, loss=loss, images_per_s=images_per_s, epoch=step / 100, **more)
 
 
-@pytest.fixture
-def progress():
-    def start(total, first=0):
-        """The progress of a run and its lines."""
-        lines, shown = [], RichProgress(disable=True, get_time=console.time.monotonic)
-        return Progress(shown, total, first, 64, lines.append), lines
-
-    return start
+def started(total, first=0):
+    """The progress of a run and its lines."""
+    lines, shown = [], RichProgress(disable=True, get_time=console.time.monotonic)
+    return Progress(shown, total, first, 64, lines.append), lines
 
 
-def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock, progress):
-    shown, lines = progress(1000, 900)
+def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock):
+    shown, lines = started(1000, 900)
     report(shown, 900)  # no step behind it
     clock.now += 30.0
     report(shown, 901)
@@ -210,8 +201,8 @@ def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock, progre
     assert lines[-1] == "step  908/1000  epoch 9.08  loss 2.3456  32.0 images/s  eta 0:03:04"
 
 
-def test_a_run_that_stops_early_prints_its_last_step(clock, progress):
-    shown, lines = progress(540)
+def test_a_run_that_stops_early_prints_its_last_step(clock):
+    shown, lines = started(540)
     report(shown, 119)
     clock.now += 0.25
     report(shown, 120, loss=None)

@@ -1,7 +1,5 @@
 """JSON lines: strict JSON, kept through a kill; a resumed history equals an unbroken one."""
 
-import json
-import math
 import os
 import signal
 import subprocess
@@ -25,17 +23,6 @@ def record(tracker, steps):
 
 def history(directory):
     return {name: (directory / name).read_bytes() for name in ("metrics.jsonl", "layers.jsonl")}
-
-
-def test_non_finite_becomes_null_at_any_depth(tmp_path):
-    tracker = JsonlTracker(tmp_path, resume_step=0)
-    tracker.scalars(1, {"a": -math.inf, "b": np.float32("nan"), "count": np.int64(3)})
-    tracker.layers(1, 2, {"conv": {"trust_ratio": math.nan, "weight_norm": 1.0}})
-    tracker.close()
-    row = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
-    assert row == {"step": 1, "a": None, "b": None, "count": 3}
-    layers = json.loads((tmp_path / "layers.jsonl").read_text(), parse_constant=pytest.fail)
-    assert layers["layers"] == {"conv": {"trust_ratio": None, "weight_norm": 1.0}}
 
 
 def test_refuses_what_would_corrupt_a_row(tmp_path):
@@ -105,10 +92,8 @@ def test_a_killed_process_keeps_every_row(tmp_path):
     assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == list(range(1, 51))
 
 
-def test_read_rows_tolerates_a_torn_end_only(tmp_path):
+def test_a_row_that_is_damaged_within_a_file_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
-    assert read_rows(path) == [{"step": 1}, {"step": 2}]
     path.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 of 3"):
         read_rows(path)
