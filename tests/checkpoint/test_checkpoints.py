@@ -200,44 +200,6 @@ def test_the_options_and_the_data_of_a_run_must_suit(tmp_path):
             newest(place, resolve(CONFIG, dataclasses.replace(facts, **change)))
 
 
-class Failing(LocalPlace):
-    """A place of which the n-th change fails, before or after it was carried out."""
-
-    def __init__(self, folder, at, late):
-        super().__init__(folder)
-        self.left, self.late = at, late
-
-    def _change(self, method, *arguments):
-        self.left -= 1
-        if self.left == 0 and not self.late:
-            raise KeyboardInterrupt
-        getattr(LocalPlace, method)(self, *arguments)
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-    def write(self, name, content):
-        self._change("write", name, content)
-
-    def delete(self, name):
-        self._change("delete", name)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(late, tmp_path):
-    for at in range(1, 9):
-        place, saved = Failing(tmp_path / str(at), at, late), 0
-        place.create()
-        made = Checkpoints(place, keep=1, warn=print)
-        with contextlib.suppress(KeyboardInterrupt, CheckpointError):
-            for step in range(1, 9):
-                made.save(tree(step), Progress(step, 24 * step), PLAN)
-                made._saving.result()
-                saved = step
-        found, told = newest(LocalPlace(place.logs))
-        assert told == []
-        assert (found or 0) in (saved, saved + 1)
-
-
 def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
     place = LocalPlace(tmp_path)
     place.create()
