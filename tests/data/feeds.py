@@ -11,18 +11,25 @@ def joined(parts):
     return [np.concatenate([getattr(p, f) for p in parts]) for f in ("ids", "images", "labels")]
 
 
+def training(dataset, augment, *, start=0, stop, microbatch, rows=None, seed=3, **options):
+    """A feed of training; `rows`: those of one process, by default all of each microbatch."""
+    return train_microbatches(
+        dataset,
+        Order(seed, len(dataset)),
+        augment,
+        start=start,
+        stop=stop,
+        microbatch=microbatch,
+        rows=rows or (0, microbatch),
+        **options,
+    )
+
+
 def microbatches(dataset):
     """Three microbatches of training, across the end of an epoch."""
-    order = Order(seed=3, examples=len(dataset))
-    made = train_microbatches(
-        dataset,
-        order,
-        Augment(flip=True),
-        start=100,
-        stop=196,
-        microbatch=32,
-        rows=(0, 32),
-        reading=Reading(threads=2),
+    reading = Reading(threads=2)
+    made = training(
+        dataset, Augment(flip=True), start=100, stop=196, microbatch=32, reading=reading
     )
     return joined(made)
 

@@ -71,30 +71,31 @@ def test_shards_may_lie_in_folders_of_their_splits(sets, tmp_path):
 @pytest.mark.parametrize("form", ["tfrecord", "arrayrecord", "folder"])
 def test_the_same_images_have_the_same_content_in_another_place(form, tmp_path, monkeypatch):
     """Other labels or images of the same size, in either split, are other data."""
+    photographs = forms.photographs
 
-    def found(name):
+    def found(name, change=None, changed=None):
+        def written(split):
+            if split != changed:
+                return photographs(split)
+            return [(key, *change(image, label)) for key, image, label in photographs(split)]
+
+        monkeypatch.setattr(forms, "photographs", written)
         spec = forms.FORMS[form](tmp_path / name)
         splits = [open_source(spec, split) for split in forms.SPLITS]
         assert identity(splits[0]) != identity(splits[1])
         return content(*splits)
 
-    own, photographs = found("own"), forms.photographs
+    def other_image(image, label):
+        return image[:-1] + bytes([image[-1] ^ 1]), label
+
+    def other_label(image, label):
+        return image, (label + 1) % len(forms.CLASSES)
+
+    own = found("own")
     assert found("copy") == own
-    for changed in forms.SPLITS:
-        for name in ("image", "label"):
-
-            def other(split, name=name, changed=changed):
-                def last(image, label):
-                    if split != changed:
-                        return image, label
-                    if name == "label":
-                        return image, (label + 1) % len(forms.CLASSES)
-                    return image[:-1] + bytes([image[-1] ^ 1]), label
-
-                return [(key, *last(image, label)) for key, image, label in photographs(split)]
-
-            monkeypatch.setattr(forms, "photographs", other)
-            assert found(f"{changed} {name}") != own
+    for split in forms.SPLITS:
+        assert found(f"{split} images", other_image, split) != own
+        assert found(f"{split} labels", other_label, split) != own
 
 
 @pytest.mark.parametrize("how", ["overwritten", "replaced"])

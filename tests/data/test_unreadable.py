@@ -16,11 +16,10 @@ from largebatch.data import (
     Unreadable,
     evaluation_batches,
     evaluation_views,
-    train_microbatches,
 )
 from largebatch.data.dataset import Dataset
 from largebatch.errors import DataError
-from tests.data.feeds import assert_same, joined
+from tests.data.feeds import assert_same, joined, training
 from tests.data.test_dataset import EXAMPLES, Pictures
 
 STOP, SIDE = 96, 24
@@ -63,19 +62,9 @@ def account(share=0.5, split="train"):
     return Unreadable(split, EXAMPLES, share)
 
 
-def feed(source, unreadable, *, start=0, microbatch=8, rows=None, reading=READING, **options):
-    return train_microbatches(
-        source,
-        Order(3, EXAMPLES),
-        Augment(flip=True),
-        start=start,
-        stop=STOP,
-        microbatch=microbatch,
-        rows=rows or (0, microbatch),
-        reading=reading,
-        unreadable=unreadable,
-        **options,
-    )
+def feed(source, unreadable, *, microbatch=8, reading=READING, **options):
+    augment, options = Augment(flip=True), options | {"unreadable": unreadable}
+    return training(source, augment, stop=STOP, microbatch=microbatch, reading=reading, **options)
 
 
 def one_by_one(source):

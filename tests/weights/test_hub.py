@@ -14,11 +14,9 @@ from tests.weights.test_reading import foreign
 
 # Of a published ResNet-50, with a smaller width.
 TRANSFORMERS = {
-    "architectures": ["ResNetForImageClassification"],
     "depths": [3, 4, 6, 3],
     "downsample_in_first_stage": False,
     "embedding_size": 4,
-    "hidden_act": "relu",
     "hidden_sizes": [16, 32, 64, 128],
     "id2label": {str(i): f"name {i}" for i in range(7)},
     "layer_type": "bottleneck",
@@ -28,8 +26,6 @@ TRANSFORMERS = {
 PREPROCESSOR = {
     "crop_pct": 0.95,
     "do_normalize": True,
-    "do_resize": True,
-    "feature_extractor_type": "ConvNextFeatureExtractor",
     "image_mean": [0.5, 0.25, 0.125],
     "image_std": [0.2, 0.4, 0.8],
     "resample": 3,
@@ -38,9 +34,7 @@ PREPROCESSOR = {
 TIMM = {
     "architecture": "resnet50",
     "num_classes": 7,
-    "num_features": 128,
     "pretrained_cfg": {
-        "tag": "a1_in1k",
         "input_size": [3, 192, 192],
         "test_input_size": [3, 288, 288],
         "interpolation": "bicubic",
@@ -48,8 +42,6 @@ TIMM = {
         "test_crop_pct": 0.95,
         "mean": [0.485, 0.456, 0.406],
         "std": [0.25, 0.5, 1.0],
-        "first_conv": "conv1",
-        "classifier": "fc",
     },
 }
 

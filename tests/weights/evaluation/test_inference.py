@@ -8,7 +8,7 @@ from largebatch import parallel
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.weights.evaluation.classes import Matching
-from largebatch.weights.evaluation.inference import Evaluator, batch_size
+from largebatch.weights.evaluation.inference import Evaluator
 from largebatch.weights.evaluation.options import with_flags
 from tests.weights.evaluation import cases
 
@@ -67,10 +67,3 @@ def test_the_arithmetic_is_the_requested_one(logits):
     assert found.loss.dtype == np.float32
     apart = np.abs(found.loss - expected.loss).max()
     assert 1e-5 < apart < 0.1  # bfloat16 has 8 bits
-
-
-def test_rows_of_a_batch():
-    assert batch_size(1000, 8) == 512
-    assert batch_size(1000, 8, 100) == 104
-    assert batch_size(3, 8, 100) == 8
-    assert batch_size(3, 1) == 3
