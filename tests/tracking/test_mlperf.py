@@ -24,8 +24,6 @@ from largebatch.tracking.mlperf import (
     rehearse,
 )
 from largebatch.training import session
-from largebatch.training.rehearsal import warm_up
-from largebatch.training.run import Run
 from tests.training import worlds
 
 IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)
@@ -130,28 +128,22 @@ DIGITS = worlds.config(
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """(directory, summary, time of the first example read, run)."""
-    workdir, reads, made = tmp_path_factory.mktemp("mlperf") / "run", [], []
-    read, build = Digits.read, Run.build
+    """(directory, summary, time of the first example read)."""
+    workdir, reads, read = tmp_path_factory.mktemp("mlperf") / "run", [], Digits.read
 
     def timed_read(self, ids):
         reads.append(time.time())
         return read(self, ids)
 
-    def kept_build(*arguments, **options):
-        made.append(build(*arguments, **options))
-        return made[0]
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Digits, "read", timed_read)
-        patch.setattr(Run, "build", kept_build)
         request = session.Request(recipe=workdir, workdir=workdir)
         summary = session.run(DIGITS, request, devices=jax.devices()[:1])
-    return workdir, summary, min(reads), made[0]
+    return workdir, summary, min(reads)
 
 
 def test_a_real_open_run_is_accepted(digits):
-    workdir, summary, first_read, _ = digits
+    workdir, summary, first_read = digits
     log = workdir / "result_7.txt"
     assert complaints(log) == ()
     found = lines(log)
@@ -251,9 +243,3 @@ def test_our_convergence_point_at_81920(tmp_path):
     accepted, text = check_convergence(five_runs(tmp_path / "few", 70), ours)
     assert not accepted
     assert "RCP found" in text
-
-
-def test_warm_up_reads_no_example(digits):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Digits, "read", None)
-        warm_up(digits[-1])

@@ -48,8 +48,6 @@ def test_names_in_other_libraries(path, torchvision, huggingface):
         ("x.safetensors", "timm", "timm"),
         ("x.onnx", None, "onnx"),
         ("x", None, "huggingface"),
-        ("x.v1", "huggingface", "huggingface"),
-        ("x.pth", None, None),
         ("x", "onnx", None),
         ("x.safetensors", "huggingface", None),
     ],
