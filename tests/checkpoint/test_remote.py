@@ -18,7 +18,7 @@ from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, downloaded, opened
 from largebatch.checkpoint.run_directory import held, note_saved, prepare
-from largebatch.errors import CheckpointError, UserError
+from largebatch.errors import CheckpointError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.object_store import Bucket, StorageError
 from tests.checkpoint.test_checkpoints import LIKE, PLAN, same, tree
@@ -276,15 +276,6 @@ def test_a_process_that_ends_does_not_wait_for_an_upload_that_hangs(served):
             place.keep_logs(last=True, patience_s=0.2)
         assert time.monotonic() - began < 5
         place._sending.release()
-
-
-def test_a_second_training_leaves_the_copy_of_the_first_alone(served):
-    with run(served[1]) as place:
-        log(place, 1)
-        with pytest.raises(UserError, match="in use"), run(served[1]):
-            pass
-        assert (place.logs / "metrics.jsonl").exists()
-        assert place.logs.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_run_is_downloaded(served):

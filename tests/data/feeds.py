@@ -11,11 +11,11 @@ def joined(parts):
     return [np.concatenate([getattr(p, f) for p in parts]) for f in ("ids", "images", "labels")]
 
 
-def training(dataset, augment, *, start=0, stop, microbatch, rows=None, seed=3, **options):
+def training(dataset, augment, *, start=0, stop, microbatch, rows=None, order=None, **options):
     """A feed of training; `rows`: those of one process, by default all of each microbatch."""
     return train_microbatches(
         dataset,
-        Order(seed, len(dataset)),
+        order or Order(3, len(dataset)),
         augment,
         start=start,
         stop=stop,

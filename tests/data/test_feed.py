@@ -15,12 +15,11 @@ from largebatch.data import (
     Reading,
     Source,
     SourceOptions,
-    train_microbatches,
 )
 from largebatch.data.dataset import Dataset
 from largebatch.data.feed import Buffers
 from largebatch.errors import ConfigError, DataError
-from tests.data.feeds import joined
+from tests.data.feeds import joined, training
 from tests.data.test_dataset import Pictures
 
 AUGMENT = Augment(shift=1, flip=True)
@@ -56,21 +55,9 @@ class Recorder(Source):
 PIECES = Reading(threads=2, memory_bytes=1000, piece_bytes=2 * 6 * 6 * 3)
 
 
-def feed(
-    source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, reading=PIECES, **others
-):
+def feed(source, order, *, augment=AUGMENT, reading=PIECES, **options):
     dataset = source if isinstance(source, Dataset) else Dataset(source, SourceOptions())
-    return train_microbatches(
-        dataset,
-        order,
-        augment,
-        start=start,
-        stop=stop,
-        microbatch=microbatch,
-        rows=rows or (0, microbatch),
-        reading=reading,
-        **others,
-    )
+    return training(dataset, augment, order=order, reading=reading, **options)
 
 
 def readers():

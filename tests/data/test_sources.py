@@ -298,18 +298,12 @@ def nothing(argument, split, options):
     return None
 
 
-def misnamed(argument, split, options):
-    return Listed([], classes=("a", "b\n"))
-
-
 @pytest.mark.parametrize(
     ("spec", "error", "word"),
     [
         (f"{HERE}:failing", DataError, "KeyError"),
         (f"{HERE}:nothing", DataError, "classes, __len__"),
-        (f"{HERE}:misnamed", DataError, r"b\\n"),
         (f"{HERE}:item", ConfigError, "'items'"),
-        ("nowhere.at_all:x", ConfigError, "nowhere"),
         ("folder:/nowhere:with:colon", DataError, "/nowhere:with:colon"),
     ],
 )

@@ -72,7 +72,6 @@ def test_a_full_length_closed_run_is_accepted(tmp_path):
     assert values["global_batch_size"] == 3200
     assert values["lars_opt_learning_rate_warmup_epochs"] == 2
     assert values["lars_opt_learning_rate_decay_steps"] == 33 * 401  # an epoch is ⌈1,281,167/3,200⌉
-    assert values["lars_opt_weight_decay"] == 5e-5
     assert (values["train_samples"], values["eval_samples"]) == (1_281_167, 50_000)
     assert values["model_bn_span"] == 200
     assert values["gradient_accumulation_steps"] == 2
