@@ -58,9 +58,18 @@ def ended(process, within=300):
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_while_compiling_ends_at_once(tmp_path, number):
-    process = start("with watchdog.section('compile'): ready(); blocked_in_c()", tmp_path)
+@pytest.mark.parametrize(
+    ("section", "number", "options"),
+    [
+        ("compile", signal.SIGTERM, {}),
+        ("compile", signal.SIGINT, {}),
+        ("compile", signal.SIGUSR1, {}),
+        ("step", signal.SIGTERM, {"grace_s": 0.5}),  # which does not save within the grace
+    ],
+)
+def test_a_signal_ends_a_process_that_cannot_save(tmp_path, section, number, options):
+    body = f"with watchdog.section('{section}'): ready(); blocked_in_c()"
+    process = start(body, tmp_path, **options)
     process.send_signal(number)
     code, errors = ended(process)
     assert code == 75
@@ -79,14 +88,6 @@ def test_a_signal_in_a_step_only_asks_and_a_second_ends_at_once(tmp_path):
     assert code == 128 + signal.SIGTERM
     assert "SIGTERM" in errors
     assert not (tmp_path / "end.json").exists()
-
-
-def test_who_does_not_save_within_the_grace_is_ended(tmp_path):
-    body = "with watchdog.section('step'): ready(); blocked_in_c()"
-    process = start(body, tmp_path, grace_s=0.5)
-    process.send_signal(signal.SIGTERM)
-    assert ended(process)[0] == 75
-    assert json.loads((tmp_path / "end.json").read_text())[0] == "preempted"
 
 
 def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
