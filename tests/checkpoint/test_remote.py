@@ -72,8 +72,10 @@ def rows_of(steps):
     return b"".join(ROW % step for step in steps)
 
 
-def test_the_next_attempt_has_all_logs_and_checkpoints(served):
+def test_the_next_attempt_has_all_logs_and_checkpoints_and_others_keep_theirs(served):
     _, url = served
+    Bucket(url).write("notes.txt", b"theirs")
+    Bucket(url).write("checkpoints/last.ckpt", b"theirs")
     with run(url) as place:
         assert prepare(place, archive=False) is None
         train(place, [1, 2, 3])
@@ -85,7 +87,9 @@ def test_the_next_attempt_has_all_logs_and_checkpoints(served):
     assert not place.logs.exists()
     assert sorted(place.bucket.objects()) == [
         "checkpoints/3.safetensors",
+        "checkpoints/last.ckpt",
         "metrics.jsonl",
+        "notes.txt",
         "report/page.html",
         "saved.json",
         "summary.json",

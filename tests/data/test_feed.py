@@ -17,7 +17,7 @@ from largebatch.data import (
     SourceOptions,
 )
 from largebatch.data.dataset import Dataset
-from largebatch.data.feed import Buffers
+from largebatch.data.feed import PIECE, Buffers, cores
 from largebatch.errors import ConfigError, DataError
 from tests.data.feeds import joined, training
 from tests.data.test_dataset import Pictures
@@ -183,6 +183,14 @@ def test_what_the_device_erases_and_mixes_is_a_function_of_the_position():
     assert plain.erased is plain.mixtures is None
     with pytest.raises(ConfigError, match=r"augment\.mixup"):
         feed(source, order, start=0, stop=9, microbatch=9, augment=augment)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 64])
+def test_two_pieces_of_each_thread_fit_the_memory(threads):
+    reading = Reading.of(threads)
+    assert reading.threads == (threads or min(16, cores()))
+    assert 2 * reading.threads * reading.piece_bytes <= reading.memory_bytes
+    assert reading.piece_bytes <= PIECE
 
 
 # ---- memory of the batches

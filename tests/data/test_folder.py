@@ -82,6 +82,15 @@ def test_files_that_cannot_be_read_are_named(tree):
     assert records.read(np.array([0, 2]))[1].tolist() == [0, 1]
 
 
+def test_relative_paths_and_home_are_expanded(tree, monkeypatch):
+    monkeypatch.chdir(tree.parent)
+    monkeypatch.setenv("HOME", str(tree.parent))
+    for path in (tree.name, f"~/{tree.name}"):
+        records = opened(path)
+        assert records.name == f"folder:{path}"
+        assert records.where(0) == f"{tree}/train/B/x.png"
+
+
 def test_paths_that_are_not_utf8_are_read_and_shown_as_text(tree):
     os.rename(tree / "train" / "B" / "x.png", os.fsencode(tree / "train/B") + b"/\xe9\n.png")
     records = opened(tree)
@@ -114,6 +123,12 @@ def test_other_names_of_the_splits(train, name, tmp_path):
     assert places(opened(tmp_path, "validation"), tmp_path)[0] == f"{name}/a/1.png"
     os.rename(tmp_path / name, tmp_path / ".hidden")
     assert places(opened(tmp_path, "validation"), tmp_path)[0] == "test/a/1.png"
+
+
+def test_class_names_that_a_line_cannot_hold_are_refused(tree):
+    for split in ("train", "val"):
+        os.rename(tree / split / "b", os.fsencode(tree / split) + b"/caf\xe9")
+    assert "'caf\\udce9'" in refused(tree)
 
 
 # ---- a share is the validation split

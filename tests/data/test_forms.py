@@ -1,6 +1,8 @@
 """The same photographs are the same examples in every form, wherever their files lie."""
 
+import errno
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -138,3 +140,12 @@ def test_links_and_contiguous_files_of_a_tar_are_read_and_hidden_members_are_lef
     (tmp_path / "labels.txt").write_text("a\nb\n")
     expected = [(images[0], 0), (images[1], 1), (images[0], 1)]
     stores.check_source(open_source(f"webdataset:{tmp_path}", "train"), expected)
+
+
+def test_a_directory_that_cannot_be_listed_is_named(sets, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    said = stores.complaint(open_source, sets["webdataset"], "train", OPTIONS)
+    assert sets["webdataset"].partition(":")[2] in said

@@ -121,6 +121,7 @@ GREYS = np.array([[0, 64, 128, 255]], np.uint8).repeat(4, axis=0)
 SHARES = GREYS / np.float32(255)
 DEEP = {
     "float to 1": (SHARES, GREYS),
+    "float to 1 and rounding": (SHARES * np.float32(1.001), GREYS),
     "float to 255": (GREYS.astype(np.float32), GREYS),
     "float to 1.5": (1.5 * SHARES, None),
     "float from -1": (2 * SHARES - 1, None),

@@ -129,6 +129,15 @@ def test_inception_keys_and_labels_as_they_are(tmp_path):
     assert opened(tmp_path).classes == ("background", "tench", "crane", "crane")
 
 
+def test_files_that_are_not_complete_are_named(tmp_path):
+    shard = stores.write_shards(tmp_path, PATTERN, records_of(TRAIN), 4)[2]
+    intact = shard.read_bytes()
+    # Foreign, empty, a byte short, and without its last block, which the library ignores.
+    for content in (b"x" * len(intact), b"", intact[:-1], intact[: len(intact) // 2]):
+        shard.write_bytes(content)
+        assert stores.complaint(opened, tmp_path).startswith(str(shard))
+
+
 def test_a_shard_may_be_empty_and_a_split_may_not(tmp_path):
     pattern = "{i}-test.array_record"
     first, second = stores.write_shards(tmp_path, pattern, records_of(VALIDATION[:1]), 2)

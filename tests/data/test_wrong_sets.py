@@ -178,6 +178,7 @@ TABLE = {
     "tar with a fraction for a label": (
         TARS, tar_of(a__jpg=b"1", a__json=b'{"label": 3.7}'), {}, "a.json"
     ),
+    "tar with a negative label": (TARS, tar_of(a__jpg=b"1", a__cls=b"-1"), {}, "label -1"),
     "tar with a label of no class": (TARS, tar_of(a__jpg=b"1", a__cls=b"4"), {}, "label 4"),
     "tar with samples that are apart": (
         TARS, tar_of(a__jpg=b"1", b__jpg=b"2", a__cls=b"0"), {}, "--sort=name"

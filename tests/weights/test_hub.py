@@ -95,9 +95,12 @@ def test_timm(tmp_path):
         (TRANSFORMERS | {"downsample_in_bottleneck": True}, {}),
         (TRANSFORMERS | {"model_type": "vit"}, {}),
         (TRANSFORMERS | {"id2label": {"0": "a"}}, {}),
+        (TRANSFORMERS | {"num_channels": "3"}, {}),
         (TRANSFORMERS, {"rescale_factor": 0}),
+        (TRANSFORMERS, {"size": "big"}),
         (TIMM | {"architecture": "resnetblur50"}, {}),
         (TIMM | {"model_args": {"aa_layer": "blurpool"}}, {}),
+        (TIMM | {"pretrained_cfg": {"mean": 3, "std": 4}}, {}),
         ([1], {}),
     ],
 )

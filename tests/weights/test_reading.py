@@ -88,10 +88,12 @@ def extra(name, *shape, dtype="f4"):
     [
         (without("layer3.4.bn2.running_var"), r"layer3\.4\.bn2\.running_var"),
         (lambda arrays: arrays.clear(), "conv1.weight"),
+        (extra("layer1.0.se.fc1.weight", 2), "squeeze-and-excitation"),
         (extra("layer4.3.conv1.weight", 2), r"\(3, 4, 6, 4\)"),
         (extra("layer2.0.conv1.weight", 7, 16, 1, 1), r"layer2\.0\.conv1.*\(7, 16, 1, 1\)"),
         (extra("bn1.weight", 4, dtype="i4"), "int32"),
         (extra("conv1.weight", 4, 3, 5, 5), "7×7 .* 3×3"),
+        (extra("conv1.weight"), "7×7 .* 3×3"),
     ],
 )
 def test_every_array_is_accounted_for(change, message, tmp_path):
@@ -111,11 +113,14 @@ MODEL |= {"stem": "small", "epsilon": 1e-5}
     [
         ("largebatch", "2"),
         ("model", '{"name": "resnet10"}'),
+        ("model", json.dumps(MODEL | {"width": 0})),
         ("model", json.dumps(MODEL | {"width": 8})),
         ("model", json.dumps(MODEL | {"stem": "conv7"})),
         ("classes", '["a"]'),
+        ("mean", None),
         ("mean", "[NaN]"),
         ("std", "[0]"),
+        ("image_shape", "[16, 0, 1]"),
         ("image_shape", "[16, 16, 3]"),
         ("evaluation_crop", "1.5"),
         ("resampling", '"cubic"'),

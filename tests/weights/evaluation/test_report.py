@@ -56,3 +56,14 @@ def test_the_files(tmp_path):
     assert sum(map(int, columns["predicted"])) == 399
     assert columns["precision"][0] == columns["recall"][6] == ""  # never predicted, no images
     assert float(columns["f1"][3]) == pytest.approx(found.per_class.f1[3], rel=1e-6)
+
+
+def test_data_of_a_few_of_the_classes(tmp_path):
+    logits, labels = logits_and_labels()
+    found = evaluation(logits, (5 - labels % 2).astype(np.int32), own=[5, 4])
+    report.write(found, tmp_path, str, {})
+    header, rows, _ = read(tmp_path / "confusion.csv")
+    assert [row[0] for row in rows] == header[1:3] == ["kind 5, [x]", "kind 4, [x]"]
+    assert sum(int(cell) for row in rows for cell in row[1:]) == 400
+    assert len(read(tmp_path / "classes.csv")[1]) == 2
+    assert dict(report.headline(found))["classes"] == "2 classes, predicted among 7"
