@@ -148,3 +148,9 @@ def test_images_and_targets_are_mixed_with_the_partner(images, dtype, tolerance)
     np.testing.assert_allclose(mixed, expected, rtol=0, atol=tolerance)
     np.testing.assert_allclose(shares, target[labels, labels], atol=1e-6)  # stored in float32
     np.testing.assert_allclose(1 - shares, target[labels, others], atol=1e-6)
+
+
+def test_a_share_of_one_keeps_the_image(images):
+    kept = np.tile(np.array([1, 1, 0, 0, 0, 0], np.float32), (40, 1))
+    images = jnp.asarray(images, jnp.float32)
+    np.testing.assert_array_equal(mix(images, jnp.asarray(kept)), images)
