@@ -97,6 +97,13 @@ def nested(root):
         (root / "inner").rename(root / split / "images")
 
 
+def as_kaggle(root):
+    """Validation images without class folders."""
+    shutil.rmtree(root / "validation")
+    (root / "val").mkdir()
+    (root / "val" / "ILSVRC2012_val_00000001.JPEG").write_bytes(b"1")
+
+
 def floats(named):
     named["image"]["image"].update(dtype="float32", shape={"dimensions": ["-1", "-1", "1"]})
 
@@ -117,10 +124,18 @@ ABSENT = {"photo": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names":
 
 # Form and specification, the damage, the options, and names and values in the message.
 TABLE = {
+    "folder without a path": (("folder", "folder"), None, {}, "folder:PATH"),
     "folder absent": (("folder", "folder:{root}/gone"), None, {}, "{root}/gone"),
+    "folder that is a file": (
+        ("folder", "folder:{root}/set.tgz"), written("set.tgz", b""), {}, "a file"
+    ),
+    "folder one level too low": (
+        ("folder", "folder:{root}/train"), None, {}, "train/CLASS"
+    ),
     "folder without images": (FOLDER, removed("train/bee/*"), {}, "1 of 4", "bee"),
     "folder of other classes": (FOLDER, removed("validation/bee"), {}, "train", " bee;"),
     "folder of classes in a folder": (FOLDER, nested, {}, "folder:{root}/train/images", "bee, cat"),
+    "folder as Kaggle has it": (FOLDER, as_kaggle, {}, "prepare_imagenet.py --images {root} "),
     "folder with two validation splits": (
         FOLDER, lambda root: shutil.copytree(root / "validation", root / "Val"), {},
         "Val, validation",
@@ -130,6 +145,8 @@ TABLE = {
     ),
     "other number of examples": (FOLDER, None, {"examples": 3}, "data.examples", "got 3"),
     "other number of classes": (TFDS, None, {"classes": 5}, "data.classes", "got 5"),
+    "tfds of another form": (("tfds ArrayRecord", "tfds:pets/a/b"), None, {}, "tfds:NAME"),
+    "tfds misspelt": (("tfds ArrayRecord", "tfds:pet"), None, {}, "'pets'", "data.data_dir"),
     "tfds of another version": (("tfds ArrayRecord", "tfds:pets:2.0.0"), None, {}, "1.0.0"),
     "tfds unfinished": (TFDS, removed(INFO), {}, "{root}/" + PETS, "dataset_info.json"),
     "tfds in another format": (
@@ -155,6 +172,9 @@ TABLE = {
     "records of unknown classes": (RECORDS, removed("labels.txt"), {}, "data.classes"),
     "records with an empty name": (
         RECORDS, written("labels.txt", b"cat\n\ndog\n"), {}, "labels.txt: line 2"
+    ),
+    "names in Latin-1": (
+        RECORDS, written("labels.txt", "âne\n".encode("latin-1")), {}, "labels.txt", "UTF-8"
     ),
     "tfrecord lacks a shard": (TFRECORD, removed("train*-00000-*"), {}, "-00000-of-00003"),
     "tfrecord cut off in a header": (
