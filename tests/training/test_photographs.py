@@ -112,23 +112,6 @@ def test_precise_statistics_and_a_dry_run_of_augmented_images(folder, tmp_path):
     assert np.isfinite(precise_statistics(stage, state, 16)["norm"]["mean"]).all()
 
 
-def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
-    for end, epoch in (("drop", 32), ("repeat", 48)):
-        made = worlds.build(
-            config(folder, data__epoch_end=end, schedule__length="2 epochs"),
-            Console(quiet=True),
-            jax.devices()[:1],
-        )
-        assert made.plan.epoch_samples == epoch
-        assert made.plan.steps == -(-2 * epoch // 16)
-        parts = list(made.first_stage.local_microbatches(0, epoch // 16 * 16))
-        ids = np.concatenate([part.ids for part in parts])
-        if end == "drop":
-            assert len(np.unique(ids)) == len(ids) == 32
-        if end == "repeat":
-            assert set(ids) == set(range(TRAIN))
-
-
 @pytest.fixture(scope="module")
 def begun(folder, tmp_path_factory):
     """A run of two steps that reads ~/pictures."""

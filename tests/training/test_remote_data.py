@@ -27,10 +27,7 @@ def config(source, *, cached=False, **options):
     return worlds.changed(made, **options)
 
 
-@pytest.fixture(autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def train(made, workdir, **request):

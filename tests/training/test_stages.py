@@ -29,10 +29,7 @@ CONFIG = worlds.config(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @pytest.fixture(scope="module")
