@@ -2,18 +2,17 @@
 
 import contextlib
 import dataclasses
-import errno
 import math
 
 import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint.checkpoints import Checkpoints, option_differences, path_of, steps_in
+from largebatch.checkpoint.checkpoints import Checkpoints, option_differences, steps_in
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts
 from largebatch.config.resolution import resolve
-from largebatch.errors import CheckpointError, HealthError
+from largebatch.errors import HealthError
 from largebatch.tracking import read_rows
 from largebatch.training import loop
 from tests.training import worlds
@@ -180,32 +179,6 @@ def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch)
     found = {r["step"]: r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "replay"}
     assert found[6]["names"] == ["params/head/kernel"]
     assert [step for step, row in found.items() if "names" in row] == [6]
-
-
-def full_disk(monkeypatch, steps):
-    """Writing the checkpoints of these steps fails; returns how often it was tried."""
-    original, tried = LocalPlace.write, []
-
-    def write(place, path, content):
-        if (step := next((s for s in steps if path == path_of(s)), None)) is not None:
-            tried.append(step)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(place, path, content)
-
-    monkeypatch.setattr(LocalPlace, "write", write)
-    return tried
-
-
-def test_a_full_disk_ends_the_run_at_the_second_checkpoint(undisturbed, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        tried = full_disk(patch, {8, 12})
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            train(config(), tmp_path)
-    assert tried == [8, 12, 12]  # the newest once more
-    assert summary(tmp_path)["status"] == "failed"
-    assert all_sound(tmp_path, config()) == [4]
-    assert train(config(), tmp_path).status == "complete"
-    same_end(tmp_path, undisturbed)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Running statistics: what the modes of evaluation come to."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -17,25 +16,6 @@ def test_the_last_batchs_statistics_keep_nothing_of_the_past():
     before, batch = ({"mean": np.full(5, value, np.float32)} for value in (3.0, 0.7))
     after = moving_average(before, batch, share_kept(1000, last.first_stage.norm_momentum))
     np.testing.assert_array_equal(after["mean"], batch["mean"])
-
-
-def averaged(values, kept):
-    """The moving average of (steps, features) ``values``, begun at 1, in float64."""
-    with jax.enable_x64(True):
-        running = {"var": np.ones(values.shape[1])}
-        for step, value in enumerate(values, 1):
-            running = moving_average(running, {"var": value}, kept(step))
-    return np.asarray(running["var"])
-
-
-def test_the_memory_is_a_share_of_the_steps_done_until_it_is_that_of_the_momentum():
-    """On a line, an average lags by its memory: about (t - 1) / 42 steps (Shamir & Zhang 2013)."""
-    for steps in (41, 121, 301):
-        line = np.arange(1.0, steps + 1)[:, None]
-        lag = steps - averaged(line, lambda step: share_kept(step, 0.99))[0]
-        assert lag == pytest.approx((steps - 1) / 42, rel=1e-9)
-    assert share_kept(369, 0.9) < 0.9
-    assert share_kept(370, 0.9) == np.float32(0.9) == share_kept(10_000, 0.9)
 
 
 @pytest.mark.parametrize(
