@@ -11,6 +11,7 @@ import evaluate
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
 import train
 from largebatch import weights
@@ -95,6 +96,24 @@ def test_a_run_keeps_its_summary(trained, capsys):
     for out in (workdir, workdir / "checkpoints"):
         assert str(out) in fails(capsys, workdir, f"--out={out}")
     assert (workdir / "summary.json").read_bytes() == before
+
+
+def test_the_same_digits_from_files(trained, evaluated, tmp_path, capsys):
+    """Of class folders that sort otherwise, for a network of one channel."""
+    digits = load_digits()
+    for index in range(0, 200, 5):
+        path = tmp_path / "set" / "val" / str(digits.target[index]) / f"{index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((digits.images[index] * 15).astype(np.uint8)).save(path)
+    source = f"--source=folder:{tmp_path / 'set'}"
+    found(capsys, trained[0], source, f"--out={tmp_path}", "--trust=tests")
+    own, files = (rows(place / "predictions.csv") for place in (evaluated[0], tmp_path))
+    assert len(files) == 40
+    for row in files:
+        same = own[int(Path(row["name"]).stem) // 5]
+        assert (row["label"], row["top1"]) == (same["label"], same["top1"])
+        # float32 in batches of another size, written with seven digits.
+        assert float(row["loss"]) == pytest.approx(float(same["loss"]), rel=1e-5)
 
 
 def rows(path):

@@ -1,4 +1,4 @@
-"""Evaluations of a run: of the averaged weights, of further validation sets, and the best one."""
+"""Evaluations: averaged weights, further sets, running statistics, and the best checkpoint."""
 
 import json
 
@@ -8,8 +8,11 @@ import pytest
 from largebatch import data, weights
 from largebatch.checkpoint.checkpoints import path_of, steps_in
 from largebatch.checkpoint.place import LocalPlace
+from largebatch.config import Facts
+from largebatch.config.resolution import resolve
 from largebatch.errors import CheckpointError, ConfigError, DataError, UserError
 from largebatch.tracking import Summary
+from largebatch.training.statistics import moving_average, share_kept
 from tests.training import worlds
 from tests.training.worlds import changed, digests, rows, train
 
@@ -159,3 +162,21 @@ def test_precise_statistics_are_those_of_the_averaged_weights(tmp_path):
 def test_sets_that_are_refused(text, error, tmp_path):
     with pytest.raises(error, match=r"^data\.validation_sets: "):
         train(changed(SHORT, data__validation_sets=text), tmp_path)
+
+
+def test_the_last_batchs_statistics_keep_nothing_of_the_past():
+    made = worlds.digits(20, 20, norm={"statistics": "last", "momentum": 0.9})
+    last = resolve(made, Facts(1000, 100, 7, (8, 8, 1), devices=1))
+    assert last.first_stage.norm_momentum == 0
+    before, batch = ({"mean": np.full(5, value, np.float32)} for value in (3.0, 0.7))
+    after = moving_average(before, batch, share_kept(1000, last.first_stage.norm_momentum))
+    np.testing.assert_array_equal(after["mean"], batch["mean"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "used"),
+    [("auto", 499, "precise"), ("auto", 500, "ema"), ("ema", 10, "ema"), ("last", 10, "last")],
+)
+def test_statistics_of_short_runs_are_recomputed(asked, steps, used):
+    made = worlds.digits(steps, steps, norm={"statistics": asked})
+    assert resolve(made, Facts(1000, 100, 7, (8, 8, 1), devices=1)).norm_statistics == used

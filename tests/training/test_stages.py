@@ -56,3 +56,12 @@ def test_a_staged_run_is_its_stages_by_hand(tmp_path):
     assert [np.array_equal(*order) for order in orders] == [False, False, True]
     np.testing.assert_array_equal(orders[2][0], np.arange(1437))
     assert rows(tmp_path)[10]["fingerprint"] == fingerprint(np.arange(10 * 80, 11 * 80))
+
+
+@pytest.mark.parametrize(("end", "epoch"), [("drop", 17 * 80), ("repeat", 18 * 80)])
+def test_epochs_that_drop_or_repeat_are_whole_steps(end, epoch):
+    made = worlds.digits(4, 4, data={"epoch_end": end}, schedule={"length": "2 epochs"})
+    run = build(made, Console(quiet=True), jax.devices()[:1])
+    assert (run.plan.epoch_samples, run.plan.steps) == (epoch, 2 * epoch // 80)
+    ids = np.concatenate([part.ids for part in run.first_stage.local_microbatches(0, epoch)])
+    assert len(np.unique(ids)) == min(epoch, 1437)
