@@ -12,7 +12,7 @@ from pathlib import Path
 import benchmark
 import pytest
 from benchmarks import gpu, step, training
-from benchmarks.competitor import Absent, Competitor, FailedError, Work, compete
+from benchmarks.competitor import Absent, Competitor, Work, compete
 from benchmarks.measure import Result
 
 from tests.scripts import competitors
@@ -60,20 +60,6 @@ def test_a_competitor_is_pinned_and_stopped_between_its_repeats():
     assert not stat.exists()
 
 
-@linux
-@pytest.mark.parametrize(
-    ("prepare", "error"),
-    [
-        (competitors.absent, Absent),
-        (competitors.broken, FailedError),
-        (competitors.ending, FailedError),
-    ],
-)
-def test_how_a_competitor_fails(prepare, error):
-    with pytest.raises(error):
-        Competitor(prepare, one_core())
-
-
 @pytest.mark.slow
 @linux
 def test_a_peer_that_fails_or_hangs_is_absent_and_the_rest_is_measured():
@@ -83,36 +69,15 @@ def test_a_peer_that_fails_or_hangs_is_absent_and_the_rest_is_measured():
         "ours": (competitors.counting, work),
         "not here": (competitors.absent, work),
         "broken": (competitors.broken, work),
+        "ending": (competitors.ending, work),
         "silent": (competitors.silent, quick),
     }
     race = compete(tasks, 2)
     assert race.column("calls") == (2, 3)  # after one to warm up
-    assert set(race.absent) == {"not here", "broken", "silent"}
+    assert set(race.absent) == {"not here", "broken", "ending", "silent"}
     assert "KeyError" in race.absent["broken"]
     with pytest.raises(Absent):
         compete({"ours": (competitors.absent, work)}, 1)
-
-
-# ---- options
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["step", "--batch", "32,x"], "--batch"),
-        (["step", "--peer", "flaks"], "did you mean 'flax'"),
-        (["step", "--variant", "model.stem='x"], "--variant"),
-        (["step", "--variant", "model.rematt=norms"], "model.remat"),
-        (["input", "--config.run.seed=1"], "benchmark input"),
-        (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
-        (["optimizer", "--sets", "0"], "--sets"),
-    ],
-)
-def test_a_wrong_option_is_one_line_and_code_2(capsys, options, words):
-    assert benchmark.main(options) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert words in line
 
 
 # ---- the measurement of a GPU

@@ -44,21 +44,3 @@ def test_the_best_checkpoint(tmp_path, capsys):
     assert f"from     {path}/checkpoints/8.safetensors:" in capsys.readouterr().out
     assert same(read(target), made[8])
     assert same(read(path), made[12])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{run}", "--to={tmp}/x.pth"], "unknown suffix '.pth'"),
-        (["{tmp}", "--to={tmp}/x.safetensors"], "holds no weights"),
-        (["{run}", "--to={tmp}/taken.safetensors"], "exists; use another --to, or --force"),
-        (["{run}", "--to=/proc/x.safetensors"], "cannot be written"),
-    ],
-)
-def test_mistakes_are_a_line(arguments, message, run, tmp_path, capsys):
-    (tmp_path / "taken.safetensors").write_bytes(b"")
-    assert export.main([a.format(run=run, tmp=tmp_path) for a in arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert [p.name for p in tmp_path.iterdir()] == ["taken.safetensors"]

@@ -241,22 +241,22 @@ def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
 # ---- Open MPI
 
 
-def hostfile(folder, *lines):
-    path = folder / "hosts"
-    path.write_text("# two hosts\n\n" + "\n".join(lines) + "\n")
+@pytest.fixture
+def python(tmp_path, launch):
+    """A Python that only notes how it was called."""
+    path = tmp_path / "bin" / "python"
+    path.symlink_to(FAKES / "recorder")
     return str(path)
 
 
-def test_open_mpi_tells_each_process_who_it_is(launch, tmp_path):
-    python = tmp_path / "bin" / "python"
-    python.symlink_to(FAKES / "recorder")
+def test_open_mpi_tells_each_process_who_it_is(launch, python):
     rank = {
         "OMPI_COMM_WORLD_RANK": "5",
         "OMPI_COMM_WORLD_SIZE": "8",
         "OMPI_COMM_WORLD_LOCAL_RANK": "1",
         "LARGEBATCH_COORDINATOR": "node7:62831",
     }
-    done, _ = launch.run("open_mpi.sh", "--config=a.py", PYTHON=str(python), **rank)
+    done, _ = launch.run("open_mpi.sh", "--config=a.py", PYTHON=python, **rank)
     assert done == 0
     ((script, option, told),) = launch.called("python")
     assert (script, option) == ("train.py", "--config=a.py")
@@ -268,10 +268,8 @@ def test_open_mpi_tells_each_process_who_it_is(launch, tmp_path):
 # ---- one node
 
 
-def test_one_node_shares_its_gpus_among_processes(launch, tmp_path):
-    python = tmp_path / "bin" / "python"
-    python.symlink_to(FAKES / "recorder")
-    given = {"PYTHON": str(python), "FAKE_CODES": "69,2", "GPUS": "4", "PROCESSES": "2"}
+def test_one_node_shares_its_gpus_among_processes(launch, python):
+    given = {"PYTHON": python, "FAKE_CODES": "69,2", "GPUS": "4", "PROCESSES": "2"}
     done, _ = launch.run("one_node.sh", "--config=a.py", **given)
     assert done == codes.MISTAKE  # that of the one that failed by itself
     told = [call[-1] for call in launch.called("python")]
@@ -378,17 +376,20 @@ def test_a_process_that_does_not_end_is_waited_for_and_killed(local):
     assert re.search(r"\d+ s", line)
 
 
-def test_one_node_starts_again_where_another_start_helps(launch, tmp_path):
-    python = tmp_path / "bin" / "python"
-    python.symlink_to(FAKES / "recorder")
-    given = {"PYTHON": str(python), "GPUS": "2", "PROCESSES": "2", "RESTARTS": "2"}
-    assert launch.run("one_node.sh", **given, FAKE_CODES="69,70")[0] == codes.HUNG
-    assert len(launch.called("python")) == 6
-    assert launch.run("one_node.sh", **given, FAKE_CODES="2,69")[0] == codes.MISTAKE
-    assert len(launch.called("python")) == 8
-    given["SCRIPT"] = "scripts/reproduce.py"  # it would begin anew
-    assert launch.run("one_node.sh", **given, FAKE_CODES="70,69")[0] == codes.HUNG
-    assert len(launch.called("python")) == 10
+@pytest.mark.parametrize(
+    ("script", "failures", "code", "starts"),
+    [
+        ("train.py", "69,70", codes.HUNG, 3),
+        ("train.py", "2,69", codes.MISTAKE, 1),
+        ("scripts/reproduce.py", "70,69", codes.HUNG, 1),  # it would begin anew
+    ],
+)
+def test_one_node_starts_again_where_another_start_helps(
+    launch, python, script, failures, code, starts
+):
+    given = {"PYTHON": python, "GPUS": "2", "PROCESSES": "2", "RESTARTS": "2", "SCRIPT": script}
+    assert launch.run("one_node.sh", **given, FAKE_CODES=failures)[0] == code
+    assert len(launch.called("python")) == 2 * starts
 
 
 # ---- Kubernetes
@@ -406,18 +407,14 @@ def documents(name):
 def test_kubernetes_fits_the_code(name):
     service, job, pod = documents(name)
     spec, (container,) = job["spec"], pod["containers"]
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
     assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
     assert pod["subdomain"] == service["metadata"]["name"]
     assert spec["completions"] == spec["parallelism"]
     # What is started again is what docs/reliability.md says.
-    *failing, stopped, _ = spec["podFailurePolicy"]["rules"]
-    assert [fail["onExitCodes"]["containerName"] for fail in failing] == [container["name"]]
-    for fail in failing:
-        assert (fail["action"], set(fail["onExitCodes"]["values"])) == (
-            "FailJob",
-            {codes.FAILED, codes.MISTAKE},
-        )
+    fail, stopped, _ = spec["podFailurePolicy"]["rules"]
+    ends = {codes.FAILED, codes.MISTAKE}
+    assert fail["onExitCodes"]["containerName"] == container["name"]
+    assert (fail["action"], {*fail["onExitCodes"]["values"]}) == ("FailJob", ends)
     assert (stopped["action"], stopped["onExitCodes"]["values"]) == ("Ignore", [codes.PREEMPTED])
     assert pod["restartPolicy"] == "Never"  # without which there is no policy
     assert pod["terminationGracePeriodSeconds"] > Config().health.grace_s

@@ -34,9 +34,6 @@ def test_what_it_measures(tmp_path, monkeypatch):
     # 7 passes over 1,152 + 64 + 640 + 10 float32
     rates = by_name["update", "GB/s"]["ours"]["repeats"]
     assert rates == pytest.approx([7 * 4 * 1866 / 1e6 / ms for ms in ours])
-    for layout in optimizer.LAYOUTS:
-        assert by_name[f"update vs layout {layout}", "ms"]["ours"]["repeats"] == ours
-    assert by_name["update vs a plain pass", "ms"]["peer"]["median"] > 0
     same = by_name["update, flavour optax vs optax.lars", "ms"]
     assert same["peer"]["repeats"] == peer
     assert same["ours"]["repeats"] != ours

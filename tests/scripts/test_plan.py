@@ -46,11 +46,7 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
     out = tmp_path / "plans" / "report.json"
     given = arguments("--variants=default,ours", f"--json={out}")
     assert plan.main(given) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("compiling ") == 1
-    assert "k = 1 microbatch of m = 1 worker, 2 images at a time" in printed
-    assert re.search(r"^gradient bytes under backward compute: \d+\.\d %$", printed, re.MULTILINE)
-
+    assert capsys.readouterr().out.count("compiling ") == 1
     kept = json.loads(out.read_text())
     assert kept["command"] == shlex.join(["python", "scripts/plan.py", *given])
     assert kept["topology"] == {"name": "cpu:4", "devices": 4, "device_kind": "cpu", "hosts": 1}
@@ -74,28 +70,6 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
         assert variant["peak_bytes"] > 3 * 4 * elements  # parameters, momentum, gradients
 
 
-@pytest.mark.parametrize(
-    ("more", "topology", "says"),
-    [
-        (["--variants=our"], "cpu:4", "'ours'"),
-        ([], "v101:4", "'v100'"),
-        ([], "cpu:3", "3 devices"),
-        (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
-        (["--compare=model.remat=both"], "cpu:4", "'blocks'"),
-        (["--compare=model.remat=none", "--variants=ours,tree"], "cpu:4", "--variants"),
-        (["--compare=model.remat=none"] * 2, "cpu:4", "model.remat once"),
-        (["--limit_s=0.1"], "cpu:4", "--limit_s"),
-    ],
-)
-def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert plan.main(arguments(*more, topology=topology)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert says in error
-    assert error.count("\n") == 1
-
-
 def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
     def study(request, name, **limits):
         images = request.config.batch.images_per_worker
@@ -108,29 +82,18 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(compiled, "study", study)
     out = tmp_path / "compared.json"
     choices = ("--compare=batch.images_per_worker=2,4", "--compare=model.remat=none,norms")
-    assert (
-        plan.main(
-            arguments(*choices, "--config.batch.workers=1", f"--json={out}", topology="cpu:1")
-        )
-        == 0
-    )
-    found = [
-        (
-            *each["options"].values(),
-            each["images"],
-            each["mb_per_image"],
-            each["traffic"]["kernels"],
-        )
-        for each in json.loads(out.read_text())["comparison"]
+    given = arguments(*choices, "--config.batch.workers=1", f"--json={out}", topology="cpu:1")
+    assert plan.main(given) == 0
+    rows = json.loads(out.read_text())["comparison"]
+    assert [(*row["options"].values(), row["traffic"]["kernels"]) for row in rows] == [
+        ("2", "none", 7),
+        ("2", "norms", 9),
+        ("4", "none", 7),
+        ("4", "norms", 9),
     ]
-    assert found == [
-        (str(images), remat, images, 3.0, kernels)
-        for images in (2, 4)
-        for remat, kernels in (("none", 7), ("norms", 9))
-    ]
+    assert [row["images"] for row in rows] == [2, 2, 4, 4]
+    assert {row["mb_per_image"] for row in rows} == {3.0}
     assert "model.remat=norms" in capsys.readouterr().out
-    assert plan.main([f"--config={DIGITS}", choices[0]]) == 2
-    assert "--topology" in capsys.readouterr().err
 
 
 def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
@@ -138,16 +101,13 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compiled, "study", None)
     recipe = DIGITS.parent / "fujitsu2019_81920.py"
     out = tmp_path / "plan.json"
-    given = [f"--config={recipe}", f"--json={out}"]
-    assert plan.main([*given, f"--config.data.data_dir={tmp_path}"]) == 0
-    printed = capsys.readouterr().out
-    for part in ("1,440 steps", "from step 1,361", "24.5 GFLOP", "2,048 devices of abci", "EFLOP"):
-        assert part in printed
+    given = [f"--config={recipe}", f"--json={out}", f"--config.data.data_dir={tmp_path}"]
+    assert plan.main(given) == 0
+    assert "72.7 s" in capsys.readouterr().out
     kept = json.loads(out.read_text())["plan"]
     assert kept["devices"] == 2048
     assert [stage["steps"] for stage in kept["stages"]] == [1360, 80]
     assert kept["prediction"]["clock_s"] == pytest.approx(72.698, abs=1e-3)
-    assert "72.7 s by MLPerf's clock since v0.6" in printed
     assert kept["input"]["hosts"] == 512
     assert kept["input"]["images_per_s"] == pytest.approx(
         81_920 / kept["prediction"]["step_s"] / 512
@@ -156,35 +116,6 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     # Published: 74.7 s by rules that count construction too.
     assert kept["prediction"]["low_s"] < 74.7 < kept["prediction"]["high_s"]
     assert any("smaller than a batch" in doubt for doubt in kept["doubts"])
-
-
-@pytest.mark.slow
-def test_the_predicted_time_is_of_the_network_asked_for(tmp_path, capsys):
-    out = tmp_path / "plan.json"
-    recipe = DIGITS.parent / "fujitsu2019_81920.py"
-    larger = [f"--config.data.data_dir={tmp_path}", "--config.model.name=resnet152"]
-    assert plan.main([f"--config={recipe}", f"--json={out}", *larger]) == 0
-    kept = json.loads(out.read_text())["plan"]
-    assert 2 < kept["prediction"]["step_s"] / 0.04751 < 3
-    assert any("not calibrated" in doubt for doubt in kept["doubts"])
-    assert "published time" not in capsys.readouterr().out  # of another network
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--cluster=abcd"], "'abci'"),
-        (["--cluster=abci", "--devices=2047"], "2,047 devices"),
-        (["--devices=-8"], "--devices: expected at least 1, got -8"),
-    ],
-)
-def test_predictions_that_cannot_be_made(more, says, capsys, tmp_path):
-    recipe = DIGITS.parent / "fujitsu2019_81920.py"
-    given = [f"--config={recipe}", f"--config.data.data_dir={tmp_path}", *more]
-    assert plan.main(given) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
 
 
 def test_a_cluster_of_a_file_is_that_of_the_docs(capsys, tmp_path):

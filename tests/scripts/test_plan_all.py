@@ -7,8 +7,6 @@ import plan
 import pytest
 from planning import every
 
-from largebatch import environment
-from largebatch.errors import UserError
 from largebatch.parallel.clusters import HARDWARE
 
 
@@ -48,26 +46,18 @@ def test_a_record_is_continued(tmp_path, monkeypatch, capsys):
     assert "digits" in capsys.readouterr().err
     assert plan.main(["--all=fujitsu2019_81920", f"--json={record}"]) == 2  # it still fails
     capsys.readouterr()
-    kept = json.loads(record.read_text())
-    del kept["results"][1]["commit"]  # as in records of before
-    kept["environment"]["commit"] = "earlier"
-    record.write_text(json.dumps(kept))
     assert plan.main(words) == 0
     assert asked == ["digits", "fujitsu2019_81920", "digits"]  # what failed again
     kept = json.loads(record.read_text())
     assert [row["recipe"] for row in kept["results"]] == ["digits", "fujitsu2019_81920"]
-    assert [row["commit"] for row in kept["results"]] == [environment.commit(), "earlier"]
     kept["environment"]["versions"]["jax"] = "0.1"
     record.write_text(json.dumps(kept))
     capsys.readouterr()
     assert plan.main(words) == 2
     assert "other versions" in capsys.readouterr().err
-    for damaged in ("{", "{}", '{"results": [1]}'):
-        record.write_text(damaged)
-        assert plan.main(words) == 2
-        assert "--json" in capsys.readouterr().err
-    with pytest.raises(UserError, match="fujitsu"):
-        every.chosen(["fujitsu2019_8192"])
+    record.write_text('{"results": [1]}')
+    assert plan.main(words) == 2
+    assert "--json" in capsys.readouterr().err
 
 
 @pytest.mark.slow

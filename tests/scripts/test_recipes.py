@@ -50,12 +50,3 @@ def test_a_proposal_is_compared_with_the_noise_scale_of_a_run(capsys, tmp_path):
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert "1.5 times the images" in first
     assert second.startswith("batch 2,048: interpolated")
-
-
-def test_errors_are_one_line(capsys):
-    assert recipes.main(["fujitsu2019"]) == 2
-    assert "fujitsu2019" in capsys.readouterr().err
-    assert recipes.main(["--batch", "100"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert recipes.main(["--run", "runs/digits"]) == 2
-    assert "--batch" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from pathlib import Path
 import plan
 import prepare_imagenet
 import pytest
-import report
 import reproduce
 
 import train as entry
@@ -16,13 +15,11 @@ from largebatch.config import load
 from largebatch.tools.reproduce import reproduction
 from tests.data.prepare import fakes
 from tests.scripts.test_launch import FAKES, JOB, Launch
-from tests.tools.report import made_up
 
 ROOT = Path(entry.__file__).parent
 PAGE = (ROOT / "docs" / "launch" / "record.md").read_text()
 STEPS = dict(re.findall(r"^## (\d+)\. .+?\n\n```\n(.+?)\n```", PAGE, re.MULTILINE | re.DOTALL))
 ONE_HOST = re.search(r"^## One host.+?```\n(.+?)\n```", PAGE, re.MULTILINE | re.DOTALL)[1]
-LOG = ROOT / "records" / "2026-11-21_fujitsu2019_81920-laptop_cpu" / "result_0.txt"
 
 
 class Cluster(Launch):
@@ -125,31 +122,22 @@ def test_predictions_are_those_of_the_plan(command, number, hosts, cluster, tmp_
 @pytest.fixture(scope="module")
 def prepared(cluster):
     """Steps 4 and 5, on a few images."""
-    (words,) = cluster.shell(STEPS["4"])
-    assert words[0] == "scripts/prepare_imagenet.py"
-    assert prepare_imagenet.main([*words[1:], "--allow-partial", "--processes=1"]) == 0
-    (words,) = cluster.shell(STEPS["5"])
-    assert prepare_imagenet.main([*words[1:], "--processes=1"]) == 0
+    for step, more in (("4", ["--allow-partial"]), ("5", [])):
+        (words,) = cluster.shell(STEPS[step])
+        assert words[0] == "scripts/prepare_imagenet.py"
+        assert prepare_imagenet.main([*words[1:], "--processes=1", *more]) == 0
     return cluster.folder / "shared" / "data" / "imagenet2012"
 
 
-@pytest.mark.parametrize(
-    ("step", "scripts"),
-    [
-        ("6", ["train.py"]),
-        ("7", ["scripts/reproduce.py"]),
-    ],
-)
-def test_jobs_copy_the_data_and_start_what_they_name(step, scripts, prepared, cluster, requests):
-    calls = cluster.shell(STEPS[step])
-    assert [words[0] for words in calls] == scripts
+@pytest.mark.parametrize(("step", "script"), [("6", "train.py"), ("7", "scripts/reproduce.py")])
+def test_jobs_copy_the_data_and_start_what_they_name(step, script, prepared, cluster, requests):
+    (words,) = cluster.shell(STEPS[step])
+    assert words[0] == script
     local = cluster.folder / "local" / "data"
     assert fakes.contents(local / "imagenet2012") == fakes.contents(prepared)
-    for words in calls:
-        config = job(words, requests)
-        assert config.data.data_dir == str(local)
-        assert config.batch.images == 81_920
-        assert any(word.startswith(f"--workdir={cluster.folder}/shared/runs") for word in words)
+    config = job(words, requests)
+    assert (config.data.data_dir, config.batch.images) == (str(local), 81_920)
+    assert any(word.startswith(f"--workdir={cluster.folder}/shared/runs") for word in words)
     asked = cluster.called("sbatch")[-1]
     assert "--nodes=8" in asked
     assert "--no-requeue" in asked
@@ -158,15 +146,4 @@ def test_jobs_copy_the_data_and_start_what_they_name(step, scripts, prepared, cl
         assert (request.runs, request.scale, request.cluster) == (5, "full", "dgx-h100")
         assert str(request.out) == f"{cluster.folder}/shared/records"
     if step == "6":
-        assert "--dry_run" in calls[0]
-
-
-def test_the_runs_are_drawn(cluster):
-    (words,) = cluster.shell(STEPS["9"])
-    script, *arguments = words
-    assert script == "scripts/report.py"
-    runs = [Path(word) for word in arguments if not word.startswith("-")]
-    for run in runs:
-        made_up.write(run)
-    assert report.main(arguments) == 0
-    assert list((cluster.folder / "shared" / "report").glob("*.html"))
+        assert "--dry_run" in words

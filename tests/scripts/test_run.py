@@ -1,14 +1,11 @@
 """The benchmark of complete trainings: what peers are given, the clock, and a tiny run."""
 
 import json
-import sys
 
 import benchmark
 import pytest
 from benchmarks import epochs
 from benchmarks import run as complete
-from benchmarks.competitor import Absent
-from benchmarks.peers import flax_train, torch_train
 
 from largebatch.data import SourceOptions
 from largebatch.errors import ConfigError
@@ -88,15 +85,6 @@ def test_the_clock_counts_only_its_own_epochs(monkeypatch):
         epochs.MEMORY: 1.5,
     }
     assert repeat()["s since the start"] == 32.0
-
-
-def test_peers_that_are_not_installed_are_absent(folder, monkeypatch):
-    work = work_of(flags(folder))
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(Absent, match="torch cannot be imported"):
-        torch_train.torchvision(work)
-    with pytest.raises(Absent, match="give a checkout of google/flax"):
-        flax_train.flax(work)
 
 
 @pytest.mark.slow

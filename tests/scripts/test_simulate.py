@@ -1,14 +1,12 @@
 """The simulation script: its files are those of its record."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
 import simulate
 
 from largebatch.planning import simulation
-from largebatch.planning.prediction import load_fitted
 from largebatch.planning.step_time import Parameters
 
 ROOT = Path(__file__).parents[2]
@@ -24,17 +22,6 @@ def test_the_page_has_the_errors_of_the_record(kept):
     text = (ROOT / "docs" / "cost-model.md").read_text()
     shares = (found[key] for key in ("median_error", "worst_error"))
     assert " | ".join(f"{100 * share:.1f} %" for share in shares) in text
-
-
-def test_the_kept_parameters_are_the_records(kept):
-    found = kept["studies"]["calibration"]
-    fitted = load_fitted()
-    assert fitted.error == pytest.approx(found["error"], rel=1e-5)
-    assert fitted.unseen_error == pytest.approx(found["unseen_error"], rel=1e-5)
-    assert dict(fitted.parameters.sustained) == pytest.approx(
-        found["parameters"]["sustained"], rel=1e-5
-    )
-    assert tomllib.loads((ROOT / simulate.FITTED).read_text())["error"] == fitted.error
 
 
 @pytest.mark.slow

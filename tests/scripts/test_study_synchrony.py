@@ -33,11 +33,3 @@ def test_the_quick_grid_is_recorded(tmp_path, capsys):
     assert found["drop 1"]["seconds"]["mean"] < found["wait for all"]["seconds"]["mean"]
     printed = capsys.readouterr().out
     assert all(name in printed for name in policies)
-
-
-@pytest.mark.parametrize("seeds", ["0,x", "-1"])
-def test_mistakes_are_one_line(seeds, capsys):
-    assert study_synchrony.main(["--quick", f"--seeds={seeds}"]) == 2
-    error = capsys.readouterr().err
-    assert "--seeds: expected" in error
-    assert error.count("\n") == 1

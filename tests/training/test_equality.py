@@ -9,7 +9,7 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.training.stage import Stage
 from tests.training import worlds
-from tests.training.worlds import assert_equal, errors, trained
+from tests.training.worlds import assert_equal, errors, slow, trained
 
 SGD = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0}
 """Its velocity sums raw gradients: it would show a factor, which LARS hides."""
@@ -24,14 +24,7 @@ OPTIMIZERS = {
 }
 
 
-def slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def programs(span, devices, microbatch, optimizer, comm=None, model=worlds.RESNET, **sections):

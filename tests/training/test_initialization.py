@@ -1,6 +1,5 @@
 """What a training needs to begin: weights instead of fresh parameters, and packages."""
 
-import contextlib
 import sys
 
 import jax
@@ -11,19 +10,12 @@ from largebatch import weights
 from largebatch.errors import CheckpointError, UserError
 from largebatch.tracking import Console
 from largebatch.training.initialization import initial_state
-from largebatch.training.session import Request, run
 from largebatch.training.stage import Stage
 from tests.training import worlds
-from tests.training.worlds import build, changed
+from tests.training.worlds import build, changed, train
 from tests.weights import samples
 
-SECTIONS = {
-    "model": worlds.SMALL,
-    "batch": {"workers": 2, "images_per_worker": 4, "microbatch": 2},
-    "data": {"source": "digits"},
-    "schedule": {"length": "2 steps", "warmup": "1 steps", "peak": 0.5},
-}
-CONFIG = worlds.config(**SECTIONS)
+CONFIG = worlds.digits(2, 2, schedule={"warmup": "1 steps"})
 
 
 def made(config):
@@ -33,7 +25,7 @@ def made(config):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    run(CONFIG, Request(recipe=workdir, workdir=workdir), devices=jax.devices()[:1])
+    train(CONFIG, workdir)
     return workdir
 
 
@@ -52,7 +44,7 @@ def test_random_values_are_not_frozen_silently(capsys):
     initial_state(build(frozen, Console(), jax.devices()[:1]))
     assert "--init_from" in capsys.readouterr().out
     resnet = {"name": "resnet10", "width": 4, "stem": "small", "init_from": "drawn"}
-    head = worlds.config(**SECTIONS | {"model": resnet}, optimizer={"lr_mults": ("head/.*: 0",)})
+    head = worlds.digits(4, 4, model=resnet, optimizer={"lr_mults": ("head/.*: 0",)})
     with pytest.raises(UserError, match=r"head/\.\*: 1"):
         initial_state(made(head), samples.sample())
 
@@ -62,14 +54,13 @@ def test_another_network_is_refused_before_compiling(trained, tmp_path, monkeypa
     other = changed(CONFIG, model__init_from=str(trained))
     other = changed(other, model__name="tests.training.own_models:resnet_grey")
     with pytest.raises(UserError, match=r"model\.name=tests\.training\.own_models:Small"):
-        run(other, Request(recipe=trained, workdir=tmp_path / "run"), devices=jax.devices()[:1])
+        train(other, tmp_path / "run")
 
 
 def test_a_run_that_would_be_archived_cannot_give_its_weights(trained):
     config = changed(CONFIG, model__init_from=str(trained / "checkpoints" / "2.safetensors"))
-    request = Request(recipe=trained, workdir=trained, resume="never")
     with pytest.raises(UserError, match=r"model\.init_from=.*--resume=never"):
-        run(config, request, devices=jax.devices()[:1])
+        train(config, trained, resume="never")
     assert (trained / "checkpoints").is_dir()
 
 
@@ -78,17 +69,14 @@ def test_a_resumed_run_reads_no_weights(trained, tmp_path):
     place = tmp_path / "copy"
     place.symlink_to(trained)
     config = changed(CONFIG, model__init_from=str(place))
-    request = Request(recipe=tmp_path, workdir=tmp_path / "run")
     first = changed(config, run__stop_after="1 steps")
-    assert run(first, request, devices=jax.devices()[:1]).status == "stopped"
-    with contextlib.suppress(FileNotFoundError):
-        place.unlink()
-    assert run(config, request, devices=jax.devices()[:1]).status == "complete"
+    assert train(first, tmp_path / "run").status == "stopped"
+    place.unlink()
+    assert train(config, tmp_path / "run").status == "complete"
 
 
 # ---- A package that an option needs and that is missing: refused before anything is compiled
 
-DIGITS = {"model": worlds.SMALL, "data": {"source": "digits"}}
 CASES = [
     ("wandb", {"run": {"trackers": ("wandb",)}}, r"\[wandb\]"),
     ("mlperf_logging", {"run": {"mlperf_log": "open"}}, "mlperf-logging"),
@@ -111,26 +99,21 @@ def hide(monkeypatch):
     return hidden
 
 
-def message(config, workdir, remedy):
-    with pytest.raises(UserError, match=remedy) as caught:
-        run(config, Request(recipe=None, workdir=workdir), devices=jax.devices()[:1])
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(("package", "options", "remedy"), CASES)
 def test_the_error_is_one_line_with_the_remedy(package, options, remedy, tmp_path, hide):
     hide(package)
-    config = worlds.config(**(DIGITS | options))
-    source = config.data.source.replace("PLACE", str(tmp_path))
-    config = worlds.changed(config, data__source=source)
-    assert "\n" not in message(config, tmp_path / "run", remedy)
+    config = worlds.digits(4, 4, **options)
+    config = changed(config, data__source=config.data.source.replace("PLACE", str(tmp_path)))
+    with pytest.raises(UserError, match=remedy) as caught:
+        train(config, tmp_path / "run")
+    assert "\n" not in str(caught.value)
 
 
 def test_mlperf_is_needed_only_where_its_log_is_written(tmp_path, hide, monkeypatch):
     hide("mlperf_logging")
-    config = worlds.config(**DIGITS, run={"mlperf_log": "open"})
+    config = worlds.digits(4, 4, run={"mlperf_log": "open"})
     with pytest.raises(CheckpointError):  # there is nothing to evaluate: what is checked next
-        run(config, Request(None, tmp_path, eval_only=True), devices=jax.devices()[:1])
+        train(config, tmp_path, eval_only=True)
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     with pytest.raises(CheckpointError):
-        run(config, Request(None, tmp_path, resume="must"), devices=jax.devices()[:1])
+        train(config, tmp_path, resume="must")

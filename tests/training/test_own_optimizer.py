@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from largebatch.cli import split_overrides
-from largebatch.config import load
+from largebatch.config import override
 from largebatch.tracking import read_rows
-from largebatch.training.session import Request, run
 from largebatch.training.stage import Stage
 from tests.training import worlds
 from tests.training.worlds import EQUAL, assert_equal, trained
@@ -22,12 +21,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "own_optimizer.md"
 RATES = (0.03, 0.01, 0.02)
 ADAMW = {"name": "optax:adamw", "options": "eps=1e-3", "trust_coefficient": "auto"}
 LAMB = {"name": "optax:lamb", "trust_coefficient": "auto"}
-
-
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def programs(devices, microbatch, **optimizer):
@@ -70,20 +63,6 @@ def test_moments_are_in_parts_and_counts_are_whole():
     assert {x.sharding.shard_shape(x.shape)[0] for x in jax.tree.leaves(adam.mu)} == {1}
 
 
-FLAGS = [
-    *((f"model.{name}", str(value)) for name, value in worlds.SMALL.items()),
-    *(("schedule.length", "8 steps"), ("schedule.warmup", "2 steps"), ("schedule.peak", "0.01")),
-    *(("optimizer.trust_coefficient", "auto"), ("run.checkpoint_every", "3 steps")),
-    *(("run.evaluate_every", "8 steps"), ("run.log_every", "1 steps")),
-    ("run.layers_every", "4 steps"),
-]
-
-
-def train(workdir, *flags, devices=1, **request):
-    config = load("digits", [*FLAGS, *flags])
-    run(config, Request(Path("digits"), workdir, **request), devices=jax.devices()[:devices])
-
-
 def test_the_example_of_the_page_trains(tmp_path, monkeypatch):
     text = PAGE.read_text()
     (code,) = re.findall(r"```python\n# my_rules\.py\n(.*?)```", text, re.DOTALL)
@@ -92,6 +71,9 @@ def test_the_example_of_the_page_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (command,) = re.findall(r"python train\.py (.*my_rules:(?:.*\\\n)*.*)\n", text)
     flags, _ = split_overrides([word for word in shlex.split(command) if "--config." in word])
-    train(tmp_path / "run", *flags, dry_run=True)
-    train(tmp_path / "run", *flags)
+    made = worlds.digits(8, 8, optimizer={"trust_coefficient": "auto"}, schedule={"peak": 0.01})
+    for option, text in flags:
+        made = override(made, option, text)
+    worlds.train(made, tmp_path / "run", dry_run=True)
+    worlds.train(made, tmp_path / "run")
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8

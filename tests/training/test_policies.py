@@ -2,55 +2,41 @@
 
 import contextlib
 import dataclasses
-import errno
 import math
 
 import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint.checkpoints import Checkpoints, option_differences, path_of, steps_in
+from largebatch.checkpoint.checkpoints import Checkpoints, option_differences, steps_in
 from largebatch.checkpoint.place import LocalPlace
-from largebatch.errors import CheckpointError, HealthError
+from largebatch.config import Facts
+from largebatch.config.resolution import resolve
+from largebatch.errors import HealthError
 from largebatch.tracking import read_rows
-from largebatch.training import loop, session
-from largebatch.training.session import Request
+from largebatch.training import loop
 from tests.training import worlds
-from tests.training.worlds import build, digests, manifest, rows, summary
+from tests.training.worlds import build, changed, digests, manifest, rows, slow, summary, train
 
 STEPS = 12
 
 
 def config(health=None, steps=STEPS, **sections):
     """Digits; checkpoints at 4, 8 and 12, evaluations at 6 and 12."""
-    base = {
-        "model": worlds.SMALL,
-        "batch": {"workers": 2, "images_per_worker": 20, "microbatch": 1},
-        "norm": {"statistics": "ema"},  # so that an evaluation leaves the state as it is
-        "data": {"source": "digits", "shift": 1},
-        "schedule": {"length": f"{steps} steps", "warmup": "3 steps", "peak": 0.5},
-        "run": {
-            "log_every": "1 steps",
-            "evaluate_every": "6 steps",
-            "checkpoint_every": "4 steps",
-            "keep_checkpoints": 9,
-        },
-        "health": {"window": 5, "stuck_after": ""} | (health or {}),
-    }
-    for section, options in sections.items():
-        base[section] = {**base.get(section, {}), **options}
-    return worlds.config(**base)
+    saving = {"evaluate_every": "6 steps", "keep_checkpoints": 9}
+    return worlds.digits(
+        steps,
+        4,
+        batch={"workers": 2, "images_per_worker": 20},
+        norm={"statistics": "ema"},  # so that an evaluation leaves the state as it is
+        schedule={"warmup": "3 steps", "peak": 0.5},
+        run=saving | sections.pop("run", {}),
+        health={"window": 5, "stuck_after": ""} | (health or {}),
+        **sections,
+    )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
-
-
-def train(made, workdir):
-    request = Request(recipe=workdir, workdir=workdir)
-    return session.run(made, request, devices=jax.devices()[:2])
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def faulty(monkeypatch, faults):
@@ -104,10 +90,6 @@ def undisturbed(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed")
     assert train(config(), workdir).status == "complete"
     return workdir
-
-
-def slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -199,32 +181,6 @@ def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch)
     assert [step for step, row in found.items() if "names" in row] == [6]
 
 
-def full_disk(monkeypatch, steps):
-    """Writing the checkpoints of these steps fails; returns how often it was tried."""
-    original, tried = LocalPlace.write, []
-
-    def write(place, path, content):
-        if (step := next((s for s in steps if path == path_of(s)), None)) is not None:
-            tried.append(step)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(place, path, content)
-
-    monkeypatch.setattr(LocalPlace, "write", write)
-    return tried
-
-
-def test_a_full_disk_ends_the_run_at_the_second_checkpoint(undisturbed, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        tried = full_disk(patch, {8, 12})
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            train(config(), tmp_path)
-    assert tried == [8, 12, 12]  # the newest once more
-    assert summary(tmp_path)["status"] == "failed"
-    assert all_sound(tmp_path, config()) == [4]
-    assert train(config(), tmp_path).status == "complete"
-    same_end(tmp_path, undisturbed)
-
-
 @pytest.mark.parametrize(
     ("then", "now", "known", "changes"),
     [
@@ -235,19 +191,9 @@ def test_a_full_disk_ends_the_run_at_the_second_checkpoint(undisturbed, tmp_path
     ],
 )
 def test_the_same_shards_in_another_place_are_the_same_data(then, now, known, changes):
-    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
-
-    def of(source):
-        own = run.plan.config
-        return dataclasses.replace(own, data=dataclasses.replace(own.data, source=source))
-
-    facts = dataclasses.replace(run.plan.facts, content=known)
-    plan = dataclasses.replace(run.plan, config=of(now), facts=facts)
-    for change, expected in (
-        ({}, changes),
-        ({"content": 6}, True),
-        ({"identity": facts.identity + 1}, True),
-    ):
-        stored = dataclasses.replace(facts, **change)
-        (found,) = option_differences(of(then), stored, plan)
+    facts = Facts(1437, 360, 10, (8, 8, 1), devices=2, identity=3, content=known)
+    earlier, plan = changed(config(), data__source=then), changed(config(), data__source=now)
+    plan = resolve(plan, facts)
+    for change, expected in (({}, changes), ({"content": 6}, True), ({"identity": 4}, True)):
+        (found,) = option_differences(earlier, dataclasses.replace(facts, **change), plan)
         assert (found.key, found.mathematics) == ("data.source", expected)

@@ -1,41 +1,28 @@
 """A run on shards in object storage is the run on a local copy of them."""
 
-import jax
 import pytest
 
 from largebatch.errors import CheckpointError
 from largebatch.object_store import Bucket
-from largebatch.training.session import Request, run
 from tests.data import forms
 from tests.training import worlds
+from tests.training.worlds import train
 
 STEPS = 4
 
 
 def config(source, *, cached=False, **options):
-    made = worlds.config(
+    made = worlds.digits(
+        STEPS,
+        2,
         model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
-        batch={"workers": 2, "images_per_worker": 4, "microbatch": 1},
-        data={
-            "source": source,
-            "image_size": 16,
-            "cache_gb": float(cached),
-        },
-        schedule={"length": f"{STEPS} steps", "warmup": "1 steps", "peak": 1.0},
-        run={"log_every": "1 steps", "evaluate_every": "2 steps", "checkpoint_every": "2 steps"},
+        batch={"workers": 2, "images_per_worker": 4},
+        data={"source": source, "image_size": 16, "cache_gb": float(cached)},
     )
     return worlds.changed(made, **options)
 
 
-@pytest.fixture(autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
-
-
-def train(made, workdir, **request):
-    request = Request(recipe=workdir, workdir=workdir, **request)
-    return run(made, request, devices=jax.devices()[:2])
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @pytest.mark.slow

@@ -67,10 +67,7 @@ def config(policy):
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @pytest.fixture(autouse=True)

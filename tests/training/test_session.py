@@ -21,36 +21,21 @@ from largebatch.training.evaluation import (
     precise_statistics,
     with_final_statistics,
 )
-from largebatch.training.session import Request, run
 from largebatch.training.stage import Stage
 from tests import reference
 from tests.training import worlds
 from tests.training.worlds import TIMES, build, changed, digests, rows
 
-CONFIG = worlds.config(
-    model=worlds.SMALL,
-    batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
-    data={"source": "digits", "shift": 1},
-    schedule={"length": "20 steps", "warmup": "3 steps", "peak": 1.0},
-    run={
-        "log_every": "1 steps",
-        "layers_every": "2 steps",
-        "evaluate_every": "4 steps",
-        "checkpoint_every": "4 steps",
-    },
+CONFIG = worlds.digits(
+    20, 4, data={"shift": 1}, schedule={"warmup": "3 steps"}, run={"layers_every": "2 steps"}
 )
 
 
 def train(config, workdir, devices=8, **request):
-    return run(
-        config, Request(recipe=workdir, workdir=workdir, **request), devices=jax.devices()[:devices]
-    )
+    return worlds.train(config, workdir, devices, **request)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built_once():
-    with worlds.built_once():
-        yield
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +68,7 @@ def test_what_a_run_leaves(uninterrupted):
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
     paths = {"stem/kernel", "norm/scale", "norm/bias", "head/kernel", "head/bias"}
     assert layers[0]["layers"].keys() == paths | {"norm"}
-    kernel, bias = (layers[3]["layers"][p] for p in ("stem/kernel", "norm/bias"))
-    expected = (
-        0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
-    )
-    assert kernel["trust_ratio"] == pytest.approx(expected, rel=1e-5)  # f32
-    assert bias["trust_ratio"] == 1
-    squares = sum(layer.get("gradient_norm", 0.0) ** 2 for layer in layers[3]["layers"].values())
-    assert found[7]["gradient_norm"] == pytest.approx(squares**0.5, rel=1e-5)
+
     assert list((workdir / "tensorboard").glob("*tfevents*"))
     described = json.loads((workdir / "config.json").read_text())
     assert freeze(described["config"]) == CONFIG
@@ -156,21 +134,27 @@ def test_other_mathematics_is_refused_with_a_table(uninterrupted):
     assert sorted(p.name for p in workdir.iterdir()) == before
 
 
-def test_only_the_runs_own_files_are_archived(tmp_path):
-    (tmp_path / ".ssh").mkdir()
+def test_an_earlier_run_is_archived_on_request_and_where_it_cannot_resume(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     (tmp_path / "metrics.jsonl").write_text('{"step": 7}\n')
-    # A log without a checkpoint is of a run that cannot resume: archived even with --resume=auto.
     short = changed(CONFIG, run__stop_after="1 steps")
-    train(short, tmp_path)
+    train(short, tmp_path)  # a log without a checkpoint
     moved = [str(p.relative_to(tmp_path)) for p in (tmp_path / "previous").rglob("*")]
     assert sorted(moved) == ["previous/1", "previous/1/metrics.jsonl"]
-    assert (tmp_path / "thesis.tex").exists()
-    assert [row["step"] for row in rows(tmp_path)] == [1]
-    old = (tmp_path / "metrics.jsonl").read_text()
     assert train(short, tmp_path, resume="never").steps == 1
     assert (tmp_path / "previous" / "2" / "checkpoints" / "1.safetensors").exists()
-    assert (tmp_path / "previous" / "2" / "metrics.jsonl").read_text() == old
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_checkpoints_that_are_not_mounted_are_missed(tmp_path):
+    short = changed(CONFIG, run__stop_after="5 steps")
+    train(short, tmp_path, 1)
+    (tmp_path / "checkpoints").rename(tmp_path / "unmounted")
+    for resume in ("auto", "must"):
+        with pytest.raises(UserError, match="--resume="):
+            train(short, tmp_path, 1, resume=resume)
+    (tmp_path / "unmounted").rename(tmp_path / "checkpoints")
+    assert train(CONFIG, tmp_path, 1).steps == 20
 
 
 def test_nothing_to_resume(tmp_path):
@@ -322,7 +306,7 @@ def test_a_row_has_the_means_over_all_images_since_the_row_before(uninterrupted,
         before = row["step"]
 
 
-def test_a_complete_run_is_extended_on_request(tmp_path, uninterrupted, capsys):
+def test_a_complete_run_is_extended_on_request(tmp_path, uninterrupted):
     short, made = changed(CONFIG, schedule__length="10 steps"), CONFIG
     assert train(short, tmp_path).status == "complete"
     with pytest.raises(CheckpointError, match=r"--resume=extend[^\n]*\n.*\n.*schedule\.length"):
@@ -333,12 +317,8 @@ def test_a_complete_run_is_extended_on_request(tmp_path, uninterrupted, capsys):
         train(changed(short, schedule__length="8 steps"), tmp_path, resume="extend")
     with pytest.raises(CheckpointError, match="--resume=extend"):
         train(made, tmp_path / "other", resume="extend")
-    capsys.readouterr()
     found = train(made, tmp_path, resume="extend")
     assert (found.status, found.steps) == ("complete", 20)
-    words = " ".join(capsys.readouterr().out.split())
-    assert "from sample 800 on (step 10, " in words
-    assert "schedule.length='20 steps' instead of '10 steps'" in words
     (event,) = (r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "schedule")
     assert (event["step"], event["samples"]) == (10, 800)
     # From there on the schedule is that of the longer run, and the examples are the next ones.
@@ -404,20 +384,6 @@ def test_a_run_directory_that_goes_away_is_noticed(what, tmp_path):
         (aside / "lock.json").unlink()  # as of a process that has ended
         aside.rename(workdir)
         assert train(CONFIG, workdir, 1).status == "complete"
-
-
-def test_a_run_whose_checkpoints_are_not_mounted(tmp_path):
-    """As for a directory that is a link to another disk, or that was moved away."""
-    short = changed(CONFIG, run__stop_after="5 steps")
-    train(short, tmp_path, 1)
-    (tmp_path / "checkpoints").rename(tmp_path / "unmounted")
-    before = sorted(tmp_path.rglob("*"))
-    for resume in ("auto", "must"):
-        with pytest.raises(UserError, match="--resume="):
-            train(short, tmp_path, 1, resume=resume)
-    assert sorted(tmp_path.rglob("*")) == before
-    (tmp_path / "unmounted").rename(tmp_path / "checkpoints")
-    assert train(CONFIG, tmp_path, 1).steps == 20
 
 
 # ---- Callbacks receive what the log and the disk have, and change nothing of the run

@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from largebatch.tracking import Console, read_rows
-from largebatch.training import session
 from tests.training import worlds
 
 SPOILT = {"train": ("b/3.jpg",), "val": ("a/0.jpg", "b/1.jpg")}
@@ -26,34 +25,25 @@ def folder(tmp_path_factory):
 
 
 def config(folder, share):
-    return worlds.config(
+    return worlds.digits(
+        4,
+        4,
         model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
-        batch={
-            "workers": 2,
-            "images_per_worker": 10,
-            "microbatch": 1,
-            "stages": ("2 steps: data.image_size=12",),
-        },
+        batch={"workers": 2, "stages": ("2 steps: data.image_size=12",)},
         data={"source": f"folder:{folder}", "image_size": 8, "max_unreadable": share},
-        schedule={"length": "4 steps", "warmup": "1 steps", "peak": 1.0},
     )
 
 
-def made(folder, share):
-    return worlds.build(config(folder, share), Console(quiet=True), jax.devices()[:1])
-
-
 def test_a_run_counts_and_lists_them(folder, tmp_path):
-    request = session.Request(recipe=tmp_path, workdir=tmp_path / "run")
-    found = session.run(config(folder, 0.4), request, devices=jax.devices()[:1])
+    found = worlds.train(config(folder, 0.4), tmp_path / "run", devices=1)
     assert (found.status, found.unreadable) == ("complete", 3)
-    assert worlds.summary(request.workdir)["unreadable"] == 3
-    listed = read_rows(request.workdir / "unreadable_0.jsonl")
+    assert worlds.summary(tmp_path / "run")["unreadable"] == 3
+    listed = read_rows(tmp_path / "run" / "unreadable_0.jsonl")
     assert f"{folder}/train/b/3.jpg" in {row["name"] for row in listed}
 
 
 def test_all_stages_keep_one_account_of_each_split(folder):
-    run = made(folder, 0.4)
+    run = worlds.build(config(folder, 0.4), Console(quiet=True), jax.devices()[:1])
     later = run.stages[1]
     reported = {"train": [], "validation": []}
     for split, unreadable in run.unreadable.items():

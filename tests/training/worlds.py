@@ -22,10 +22,11 @@ from largebatch.config import Config, Facts, freeze, override
 from largebatch.config.resolution import resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import Augmented, OnDevices
-from largebatch.tracking import Console, read_rows
-from largebatch.training import dispatch
+from largebatch.tracking import Console, Summary, read_rows
+from largebatch.training import dispatch, session
 from largebatch.training.rules import optimizer_of
 from largebatch.training.run import Run
+from largebatch.training.session import Request
 from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps, model_of
@@ -62,6 +63,35 @@ def config(**sections: Any) -> Config:
     for section, options in sections.items():
         base[section] = {**base.get(section, {}), **options}
     return freeze(base)
+
+
+def digits(steps: int, every: int, **sections: Any) -> Config:
+    """A short run of a small network on digits, evaluated and saved every so many steps."""
+    base = {
+        "model": SMALL,
+        "batch": {"workers": 8, "images_per_worker": 10, "microbatch": 1},
+        "data": {"source": "digits"},
+        "schedule": {"length": f"{steps} steps", "warmup": "2 steps", "peak": 1.0},
+        "run": {
+            "log_every": "1 steps",
+            "evaluate_every": f"{every} steps",
+            "checkpoint_every": f"{every} steps",
+        },
+    }
+    for section, options in sections.items():
+        base[section] = {**base.get(section, {}), **options}
+    return config(**base)
+
+
+def train(config: Config, workdir: Path, devices: int = 2, **request: Any) -> Summary | None:
+    """Run a training in a directory on some of the fake devices."""
+    request = Request(recipe=workdir, workdir=workdir, **request)
+    return session.run(config, request, devices=jax.devices()[:devices])
+
+
+def slow(*case: Any) -> Any:
+    """A case of a table that only the complete test suite runs."""
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def changed(config: Config, **options: str) -> Config:

@@ -34,32 +34,29 @@ def test_only_what_differs_in_the_order_of_the_schema(tmp_path):
     assert differing(runs[:1]) == ()
 
 
-def test_runs_are_named_by_what_differs(tmp_path):
-    def named(*changes):
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return labels(
-            load([made_up.write(folder / f"{n}", **each) for n, each in enumerate(changes)])
-        )
+MANY = {"seed": 1, "model__width": 8, "model__name": "x", "batch__workers": 2}
 
-    assert named({"batch__workers": 8}, {"batch__workers": 16}) == [
-        "batch.workers=8",
-        "batch.workers=16",
-    ]
-    # Options that do not change the mathematics name no run.
-    assert named({"run__log_every": "1 steps"}, {"run__log_every": "2 steps"}) == ["0", "1"]
-    # A repeated run is named by its directory too.
-    assert named({"seed": 1}, {"seed": 2}, {"seed": 2}) == [
-        "run.seed=1",
-        "run.seed=2 (1)",
-        "run.seed=2 (2)",
-    ]
-    assert named({"seed": 1}, {"seed": 2, "model__width": 8}) == [
-        "model.width=4, run.seed=1",
-        "model.width=8, run.seed=2",
-    ]
-    many = {"seed": 1, "model__width": 8, "model__name": "x", "batch__workers": 2}
-    assert named({}, many) == ["0", "1"]
-    assert named({"data__source": "a" * 60}, {"data__source": "b"}) == ["0", "1"]
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        # Options that do not change the mathematics name no run.
+        ([{"run__log_every": "1 steps"}, {"run__log_every": "2 steps"}], ["0", "1"]),
+        # A repeated run is named by its directory too.
+        ([{}, {"seed": 2}, {"seed": 2}], ["run.seed=0", "run.seed=2 (1)", "run.seed=2 (2)"]),
+        (
+            [{"seed": 1}, {"seed": 2, "model__width": 8}],
+            ["model.width=4, run.seed=1", "model.width=8, run.seed=2"],
+        ),
+        ([{}, MANY], ["0", "1"]),
+        ([{"data__source": "a" * 60}, {"data__source": "b"}], ["0", "1"]),
+    ],
+)
+def test_runs_are_named_by_what_differs(tmp_path, changes, names):
+    found = labels(
+        load([made_up.write(tmp_path / f"{n}", **each) for n, each in enumerate(changes)])
+    )
+    assert found == names
 
 
 def test_the_interval_by_hand():
@@ -72,20 +69,16 @@ def test_the_interval_by_hand():
 
 
 def test_groups_differ_in_the_seed_only_and_count_each_once(tmp_path):
-    runs = load(
-        [
-            made_up.write(tmp_path / "a0"),
-            made_up.write(tmp_path / "b0", model__width=8),
-            made_up.write(tmp_path / "a1", seed=1),
-            made_up.write(tmp_path / "a0again"),
-            made_up.write(tmp_path / "a2", seed=2),
-        ]
-    )
-    assert [[run.name for run in group] for group in groups(runs)] == [
-        ["a0", "a1", "a2"],
-        ["b0"],
-        ["a0again"],
-    ]
+    made = {
+        "a0": {},
+        "b0": {"model__width": 8},
+        "a1": {"seed": 1},
+        "a0again": {},
+        "a2": {"seed": 2},
+    }
+    runs = load([made_up.write(tmp_path / name, **options) for name, options in made.items()])
+    found = [[run.name for run in group] for group in groups(runs)]
+    assert found == [["a0", "a1", "a2"], ["b0"], ["a0again"]]
 
 
 def test_only_complete_runs_enter_the_mean(tmp_path):
@@ -93,8 +86,9 @@ def test_only_complete_runs_enter_the_mean(tmp_path):
         made_up.write(tmp_path / f"s{seed}", seed=seed)
     failed = made_up.SUMMARY | {"status": "failed"}
     made_up.write(tmp_path / "s4", seed=4, summary=failed)
-    # Killed at step 10, whose accuracy is far below the others'.
-    made_up.write(tmp_path / "s5", seed=5, metrics=made_up.rows(10), summary={})
+    # Killed at step 10, whose accuracy is far below the others', after an attempt of 5 steps.
+    killed = {"metrics": made_up.rows(10), "summary": made_up.SUMMARY | {"steps": 5}}
+    made_up.write(tmp_path / "s5", seed=5, **killed)
     # Without any evaluation in its log, and none of the loss in its summary.
     unknown = made_up.SUMMARY | {"loss": None, "top1": made_up.rows()[-1]["validation/top1"]}
     made_up.write(tmp_path / "s6", seed=6, metrics=[], summary=unknown)
@@ -141,12 +135,6 @@ def test_options_without_effect_do_not_separate_seeds(tmp_path, changes):
     assert groups(runs) == [list(runs)]
 
 
-def test_options_that_change_the_result_separate_seeds(tmp_path):
-    key = "data__evaluation_size"
-    runs = load([made_up.write(tmp_path / str(n), seed=n, **{key: f"{n}"}) for n in range(2)])
-    assert len(groups(runs)) == 2
-
-
 @pytest.mark.parametrize(
     "other", [{"content": 9}, {"classes": 2}, {"prefix": "class "}, {"source": "digits"}]
 )
@@ -161,10 +149,7 @@ def test_runs_on_two_datasets_are_not_compared(tmp_path, other):
     ]
     runs = load(folders)
     assert summary.best(runs) == []
-    head, rows = summary.results(runs, labels(runs))
-    names = [row[head.index("dataset")].text for row in rows]
-    assert len(set(names)) == 2
-    assert not any(cell.best for row in rows for cell in row)
+    assert not any(cell.best for row in summary.results(runs, labels(runs))[1] for cell in row)
     assert len(groups(runs)) == 2
     # With a third run, the best is that of its dataset.
     runs = load([*folders, place(tmp_path / "c", "folder:x", seed=2, **first)])

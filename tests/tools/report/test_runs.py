@@ -20,31 +20,13 @@ from largebatch.tools.report.runs import (
 from tests.tools.report import made_up
 
 
-def test_a_run_that_goes_on(tmp_path):
-    folder = made_up.write(tmp_path / "one", summary=made_up.SUMMARY | {"steps": 20})
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 41, "samp')
-    (run,) = load([folder])
-    assert run.metrics[-1]["step"] == 40
-    assert run.status == "unfinished"
-    assert run.remarks == ()
-
-
-def test_a_damaged_log_is_a_remark(tmp_path):
-    folder = made_up.write(tmp_path / "one")
-    (folder / "layers.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"step": 2}\n')
-    (run,) = load([folder])
-    assert (len(run.metrics), run.layers) == (40, ())
-    assert "layers.jsonl: line 2 of 3" in run.remarks[0]
-
-
 def test_no_run(tmp_path):
-    with pytest.raises(DataError, match=r"metrics.jsonl, config.json, events.jsonl"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl"):
         load([tmp_path])
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(DataError, match="no trial of this sweep has started"):
+    with pytest.raises(DataError, match="no trial"):
         load([tmp_path])
-    with pytest.raises(DataError, match="absent is not a directory"):
+    with pytest.raises(DataError, match="absent"):
         load([tmp_path / "absent"])
     folder = made_up.write(tmp_path / "one")
     with pytest.raises(DataError, match="twice"):
@@ -62,20 +44,20 @@ def test_rows_that_were_gone_back_over_are_replaced():
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("file", "content", "column", "left"),
     [
-        ("config.json", '{"config": {"run": 3}}'),
-        ("summary.json", '{"steps": "x"}'),
+        ("config.json", '{"config": {"run": 3}}', "config", {}),
+        ("summary.json", '{"steps": "x"}', "summary", {}),
+        ("layers.jsonl", '{"step": 1}\n\0\0\0\n{"step": 2}\n', "layers", ()),
     ],
 )
-def test_a_damaged_file_is_a_remark(tmp_path, file, content):
+def test_a_damaged_file_is_a_remark(tmp_path, file, content, column, left):
     folder = made_up.write(tmp_path / "one")
     (folder / file).write_text(content)
     (run,) = load([folder])
-    assert [remark.partition(" ")[0] for remark in run.remarks] == [file]
-    assert (run.config, run.summary) == (
-        ({}, made_up.SUMMARY) if file == "config.json" else (made_up.config(), {})
-    )
+    (remark,) = run.remarks
+    assert file in remark
+    assert getattr(run, column) == left
     assert (run.step, summary.headline(run)[0].value) == (40, "85.47 %")
 
 
@@ -85,8 +67,6 @@ def test_two_attempts_and_the_last_times_of_each(tmp_path):
     assert (first["time"], first["devices"]) == (made_up.BEGAN, 2)
     assert (second["step"], second["devices"]) == (13, 1)
     bars = charts.of_time(run)
-    assert bars.unit == "seconds"
-    assert [title for title, _ in bars.rows] == ["attempt 1", "attempt 2"]
     parts = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
     # 6 s of training, of which 2 were waits; then 7 and 0.5.
     assert bars.rows[0][1] == dict(zip(parts, (3.0, 2.0, 4.0, 1.0, 0.5, 2.0), strict=True))
@@ -95,16 +75,11 @@ def test_two_attempts_and_the_last_times_of_each(tmp_path):
 
 def test_events(tmp_path):
     (run,) = load([made_up.write(tmp_path / "one")])
-    assert [(mark.kind, mark.step, mark.text) for mark in marks(run.events)] == [
-        ("start", 0, "attempt 1, 2 × H200"),
-        ("evaluation", 10, "top-1 40.00 %"),
-        ("checkpoint", 10, ""),
-        ("slow host", 12, "process 1 on b takes 1.50 × the median, input"),
-        ("preempted", 13, ""),
-        ("restart", 13, "attempt 2, resumed after step 13, 1 × H200"),
-        ("skipped", 15, ""),
-        ("rollback", 16, "reason loss"),
-    ]
+    found = {mark.kind: mark for mark in marks(run.events)}
+    steps = {"start": 0, "evaluation": 10, "checkpoint": 10, "slow host": 12, "preempted": 13}
+    steps |= {"restart": 13, "skipped": 15, "rollback": 16}
+    assert {kind: mark.step for kind, mark in found.items()} == steps
+    assert "process 1 on b" in found["slow host"].text
 
 
 def test_thinning_keeps_peaks_dips_ends_and_gaps():
@@ -161,12 +136,3 @@ def test_many_rows_are_thinned_with_both_ends(tmp_path):
     assert found["trust_ratio"].values.shape == (4, COLUMNS)
     assert f"{COLUMNS} of 2000 rows" in found["trust_ratio"].caption
     assert found["trust_ratio"].x[[0, -1]] == pytest.approx((0.5, 1_000))
-
-
-def test_a_long_run_is_drawn_in_minutes(tmp_path):
-    metrics = [row | {"seconds": 60 * row["seconds"]} for row in made_up.rows()]
-    (run,) = load([made_up.write(tmp_path / "one", metrics=metrics)])
-    chart = charts.of_training([run], ["one"])[0]
-    assert chart.axes["time"] == "minutes"
-    last = {axis: x[-1] for axis, x in chart.panels[0].lines[0].x.items()}
-    assert last == pytest.approx({"epochs": 4, "samples": 4000, "time": 25})

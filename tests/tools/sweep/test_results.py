@@ -110,16 +110,11 @@ def test_the_table_and_the_file(tmp_path, capsys):
     print_results(order, KEYS, "top1")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines[1:6]] == ["1", "0", "2", "3", "4"]
-    assert "ill" in lines[6]
-    write_results(tmp_path, order, KEYS)
-    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
-    figures = ["state", "value", "top1", "loss", "step", "seconds", "error"]
-    assert list(rows[0]) == ["trial", *KEYS, *figures]
-    assert rows[0]["schedule.warmup"] == "40 %"
-    assert rows[3]["value"] == ""
     infinite = dataclasses.replace(order[0], value=math.inf)
     write_results(tmp_path, [infinite, *order[1:]], KEYS)
     assert read_results(tmp_path) == [infinite, *order[1:]]
+    (row, *_) = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
+    assert (row["schedule.warmup"], row["value"]) == ("40 %", "inf")
 
 
 def test_ranks():

@@ -26,6 +26,7 @@ INFINITE = TrialFiles(
     evaluations=evaluations((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None)
 )
 LATE = TrialFiles(summary=summary(top1=0.1, target_s=None))
+UNKNOWN = TrialFiles(summary=summary(top1=None, loss=None))
 FURTHER = TrialFiles(summary=summary(top1=0.9, ema_top1=0.92, sets={"v2/loss": 1.5}))
 ILL = TrialFiles(step=4, unhealthy="the loss is not finite")
 ENDED = TrialFiles(
@@ -41,17 +42,14 @@ GONE = dataclasses.replace(ENDED, evaluations=evaluations((0.7, 1.2), (0.1, None
 @pytest.mark.parametrize(
     ("code", "asked", "seen", "objective", "expected"),
     [
+        (0, "", INFINITE, "loss", ("diverged", math.inf, "")),
+        (0, "", UNKNOWN, "target_s", ("failed", None, "run.evaluate_every")),
+        (-9, "", TrialFiles(), "top1", ("failed", None, "9")),
         (0, "", DONE, "top1", ("complete", 0.9, "")),
         (0, "", DONE, "target_s", ("complete", 7.0, "")),
         (0, "", LATE, "target_s", ("complete", math.inf, "")),
         (0, "", FURTHER, "v2/loss", ("complete", 1.5, "")),
-        (
-            0,
-            "",
-            DONE,
-            "v2/top1",
-            ("failed", None, "it was never evaluated; see run.evaluate_every"),
-        ),
+        (0, "", DONE, "v2/top1", ("failed", None, "run.evaluate_every")),
         (0, "prune", DONE, "top1", ("complete", 0.9, "")),  # it ended before the signal
         (PREEMPTED, "", ILL, "top1", ("running", None, "words")),
         (-9, "stop", TrialFiles(), "top1", ("running", None, "words")),
@@ -66,18 +64,9 @@ GONE = dataclasses.replace(ENDED, evaluations=evaluations((0.7, 1.2), (0.1, None
 )
 def test_what_an_end_means(code, asked, seen, objective, expected):
     row = after(Trial(0, {}, "running"), code, asked, seen, objective, "words")
-    assert (row.state, row.value, row.error) == expected
-
-
-def test_ends_without_a_value():
-    row = Trial(0, {}, "running", seconds=1.0)
-    found = after(row, 0, "", INFINITE, "loss", "")
-    assert (found.state, found.value) == ("diverged", math.inf)
-    unknown = TrialFiles(summary=summary(top1=None, loss=None))
-    assert after(row, 0, "", unknown, "target_s", "").state == "failed"
-    killed = after(row, -9, "", TrialFiles(), "top1", "words")
-    assert killed.state == "failed"
-    assert "9" in killed.error
+    state, value, error = expected
+    assert (row.state, row.value) == (state, value)
+    assert error in row.error
 
 
 def test_a_directory_at_all_times_of_its_life(tmp_path):
