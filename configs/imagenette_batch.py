@@ -52,7 +52,7 @@ def get_config(optimizer: str = "lars") -> ConfigDict:
     config.schedule.warmup = "4 epochs"
     config.schedule.decay = "polynomial"
     config.norm.statistics = "precise"  # not to compare moving averages of 21 and 2,960 steps
-    config.norm.precise_batches = _precise_batches(config.batch.workers)
+    config.norm.precise_batches = precise_batches(config.batch.workers)
     config.run.evaluate_every = "10 epochs"
     return config
 
@@ -64,11 +64,11 @@ def sweep() -> Values:
     for name, (peak, power, decay) in _OPTIMIZERS.items():
         for workers in _WORKERS:
             scaled = rounded(peak * (workers * _IMAGES / 256) ** power)
-            precise = _precise_batches(workers)
+            precise = precise_batches(workers)
             points.append((name, name == "sgd", decay, workers, scaled, precise))
     return {(*keys, "batch.workers", "schedule.peak", "norm.precise_batches"): points}
 
 
-def _precise_batches(workers: int) -> int:
+def precise_batches(workers: int) -> int:
     """Return the number of batches with about as many images as the largest batch."""
     return round(_WORKERS[-1] / workers)

@@ -29,9 +29,9 @@ def get_config(optimizer: str = "sgd") -> ConfigDict:
     Args:
       optimizer: ``sgd`` or ``lars``.
     """
-    config, _ = execute(Path(__file__).with_name(f"imagenette_batch.py:{optimizer}"))
+    config, fixed = execute(Path(__file__).with_name(f"imagenette_batch.py:{optimizer}"))
     config.batch.stages = _stages(optimizer)
-    config.norm.precise_batches = _precise_batches(max(_GROWTH[optimizer].values()))
+    config.norm.precise_batches = fixed.precise_batches(max(_GROWTH[optimizer].values()))
     return config
 
 
@@ -40,13 +40,15 @@ def sweep() -> Values:
     optimizer = ("optimizer.name", "optimizer.nesterov", "optimizer.weight_decay")
     points = []
     for name, power in _POWER.items():
-        config = get_config(name)
+        config, fixed = execute(Path(__file__).with_name(f"imagenette_batch.py:{name}"))
+        growing = get_config(name)
         options = (name, config.optimizer.nesterov, config.optimizer.weight_decay)
         peak, equal = config.schedule.peak, _EQUAL_STEPS[name]
+        scaled = rounded(peak * (equal / 8) ** power)
         points += [
-            (*options, 8, peak, _precise_batches(8), ()),
-            (*options, equal, rounded(peak * (equal / 8) ** power), _precise_batches(equal), ()),
-            (*options, 8, peak, config.norm.precise_batches, config.batch.stages),
+            (*options, 8, peak, config.norm.precise_batches, ()),
+            (*options, equal, scaled, fixed.precise_batches(equal), ()),
+            (*options, 8, peak, growing.norm.precise_batches, growing.batch.stages),
         ]
     batch = ("batch.workers", "schedule.peak", "norm.precise_batches", "batch.stages")
     return {(*optimizer, *batch): points}
@@ -59,8 +61,3 @@ def _stages(optimizer: str) -> tuple[str, ...]:
         f"rate={rounded((workers / 8) ** _POWER[optimizer])}"
         for epoch, workers in _GROWTH[optimizer].items()
     )
-
-
-def _precise_batches(workers: int) -> int:
-    """Return the number of batches with about 9,216 images, as in imagenette_batch."""
-    return round(288 / workers)

@@ -63,7 +63,9 @@ def resampled(batches: np.ndarray, images: np.ndarray) -> np.ndarray:
     return np.percentile(found, [5, 95], axis=0)
 
 
-def report(optimizer: str, trials: dict[tuple[str, ...], list[dict[str, float]]], axes) -> None:  # noqa: ANN001
+def report(
+    optimizer: str, trials: dict[tuple[str, ...], list[dict[str, float]]], axes: plt.Axes
+) -> None:
     """Print the table of an optimizer and draw its points and curve."""
     finals = [
         (int(batch), images_to(TARGET, rows), noise_scale(rows), peak)
@@ -74,10 +76,9 @@ def report(optimizer: str, trials: dict[tuple[str, ...], list[dict[str, float]]]
     peaks = {batch: peak for batch, *_, peak in finals}
     least, critical = fit(batches, images)
     low, high = resampled(batches, images)
-    print(
-        f"\n{NAMES[optimizer]}: S = {least:,.0f} ({low[0]:,.0f} to {high[0]:,.0f}) images, ", end=""
-    )
-    print(f"B_crit = {critical:,.0f} ({low[1]:,.0f} to {high[1]:,.0f}) images")
+    small = f"S = {least:,.0f} ({low[0]:,.0f} to {high[0]:,.0f}) images"
+    large = f"B_crit = {critical:,.0f} ({low[1]:,.0f} to {high[1]:,.0f}) images"
+    print(f"\n{NAMES[optimizer]}: {small}, {large}")
     print("| batch | learning rate | images | steps | of the fit | noise scale | 1 + B/N |")
     means, deviations = [], []
     for batch in sorted(peaks):
