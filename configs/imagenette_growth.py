@@ -16,6 +16,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from largebatch.config.recipe_file import execute
+from largebatch.errors import ConfigError, did_you_mean
 from largebatch.tools.sweep.space import Values, rounded
 
 _POWER = {"sgd": 1.0, "lars": 0.5}  # of the batch, in the rule of the learning rate
@@ -29,6 +30,8 @@ def get_config(optimizer: str = "sgd") -> ConfigDict:
     Args:
       optimizer: ``sgd`` or ``lars``.
     """
+    if optimizer not in _GROWTH:
+        raise ConfigError(f"unknown optimizer {optimizer!r}; {did_you_mean(optimizer, _GROWTH)}")
     config, fixed = execute(Path(__file__).with_name(f"imagenette_batch.py:{optimizer}"))
     config.batch.stages = _stages(optimizer)
     config.norm.precise_batches = fixed.precise_batches(max(_GROWTH[optimizer].values()))

@@ -9,7 +9,7 @@ import numpy as np
 from largebatch.data.prefetch import in_threads
 from largebatch.data.randomness import held_out
 from largebatch.data.ranges import WHOLE, Disk, RangeSource, Storage, absolute, storage_of
-from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
+from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name, unreadable
 from largebatch.environment import command_path
 from largebatch.errors import DataError
 
@@ -250,10 +250,8 @@ def _listing(storage: Storage, folder: str) -> tuple[list[str], list[str]]:
     try:
         return storage.listing(folder)
     except OSError as error:
-        raise DataError(
-            f"{os.path.join(storage.path, folder)} cannot be listed: {error.strerror}; correct its "
-            "permissions"
-        ) from error
+        path = os.path.join(storage.path, folder)
+        raise unreadable(path, error, "correct its permissions") from error
 
 
 def _folders(storage: Storage, folder: str) -> list[str]:

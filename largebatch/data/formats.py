@@ -29,7 +29,7 @@ from largebatch.data.ranges import (
     Window,
     most_open,
 )
-from largebatch.data.source import Source, SourceOptions, checked_labels
+from largebatch.data.source import Source, SourceOptions, checked_labels, unreadable
 from largebatch.data.tar import Member, members
 from largebatch.environment import command_path
 from largebatch.errors import DataError, counted, one_line
@@ -281,10 +281,7 @@ class ArrayRecords(FileSource):
             record = self._opened(self.files[file]).read([example - int(self._starts[file])])[0]
             return parse_example(record, self._keys)
         except (OSError, RuntimeError, ValueError, IndexError) as error:
-            raise DataError(
-                f"{self.where(example)} cannot be read: {one_line(error)}; restore the file or "
-                "prepare the dataset again"
-            ) from error
+            raise unreadable(self.where(example), error) from error
 
     def marks(self) -> list[bytes]:
         """Return the names of the files and the numbers of their records."""

@@ -13,7 +13,7 @@ import numpy as np
 from largebatch.data import shard_files
 from largebatch.data.prefetch import in_threads
 from largebatch.data.ranges import Disk, RangeSource, Storage, absolute
-from largebatch.data.source import SPLITS, SourceOptions, own_name
+from largebatch.data.source import SPLITS, SourceOptions, own_name, unreadable
 from largebatch.errors import DataError, counted, did_you_mean, one_line
 from largebatch.files import holds, read_json
 from largebatch.store_urls import url_of
@@ -147,7 +147,7 @@ def _json(path: str) -> dict[str, Any]:
     try:
         return read_json(Path(path))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({one_line(error)}); save the set again") from error
+        raise unreadable(path, error, "save the set again") from error
 
 
 def columns_of(

@@ -22,7 +22,8 @@ import numpy as np
 from largebatch.data.prefetch import in_threads
 from largebatch.data.progress import progress
 from largebatch.data.ranges import Scan, Storage
-from largebatch.errors import DataError, UserError
+from largebatch.data.source import unreadable
+from largebatch.errors import UserError
 from largebatch.files import replacing, user_cache
 from largebatch.store_urls import url_of
 
@@ -90,10 +91,7 @@ def _stamp(storage: Storage, name: str) -> tuple[int, int]:
     try:
         return storage.stamp(name)
     except OSError as error:
-        raise DataError(
-            f"{os.path.join(storage.path, name)} cannot be read: {error.strerror}; restore the "
-            "file or prepare the dataset again"
-        ) from error
+        raise unreadable(os.path.join(storage.path, name), error) from error
 
 
 def _places(directory: str, name: str, remote: bool) -> list[Path]:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from largebatch.data.record_cache import RecordCache, key_of, open_cache
-from largebatch.data.source import Source, checked_labels
-from largebatch.errors import DataError, one_line
+from largebatch.data.source import Source, checked_labels, unreadable
+from largebatch.errors import DataError
 from largebatch.files import printable
 from largebatch.object_store import IN_FLIGHT, Bucket, Entry, Range
 from largebatch.store_urls import url_of
@@ -437,11 +437,7 @@ class RangeSource(FileSource):
         try:
             return self._storage.read([span], keep=True)[0]
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or one_line(error)
-            raise DataError(
-                f"{self.where(example)} cannot be read: {reason}; restore the file or prepare the "
-                "dataset again"
-            ) from error
+            raise unreadable(self.where(example), error) from error
 
     def where(self, example: int) -> str:
         place = super().where(example)

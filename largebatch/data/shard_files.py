@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.ranges import Storage, absolute, storage_of
-from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name
-from largebatch.errors import DataError, one_line
+from largebatch.data.source import SPLIT_WORDS, SPLITS, SourceOptions, own_name, unreadable
+from largebatch.errors import DataError
 
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
 _LABELS = ("labels.txt", "label.labels.txt")
@@ -104,7 +104,8 @@ def of_split(
             _check_series(found.directory, own, list(map(os.path.basename, inside)), present)
         return Found(found.storage, own, names)
     except OSError as error:
-        raise _unreadable(error, path) from error
+        remedy = "correct its permissions or the path"
+        raise unreadable(error.filename or path, error, remedy) from error
 
 
 def word_of(name: str) -> str:
@@ -132,7 +133,7 @@ def class_names(storage: Storage, count: int) -> tuple[str, ...]:
                 text = storage.text(name).decode("utf-8-sig")
                 classes = tuple(line.strip() for line in text.rstrip().split("\n"))
             except (OSError, UnicodeDecodeError) as error:
-                raise _unreadable(error, path) from error
+                raise unreadable(path, error, "write it in UTF-8, readable by you") from error
             if not all(classes):
                 raise DataError(f"{path}: line {classes.index('') + 1} is empty; name every label")
             return classes
@@ -142,16 +143,6 @@ def class_names(storage: Storage, count: int) -> tuple[str, ...]:
             "a line, or set data.classes"
         )
     return tuple(map(str, range(count)))
-
-
-def _unreadable(error: OSError | UnicodeDecodeError, path: str) -> DataError:
-    """Return the error for a file or directory that cannot be read."""
-    if isinstance(error, UnicodeDecodeError):
-        return DataError(f"{path} is not UTF-8 at byte {error.start:,}; write it in UTF-8")
-    return DataError(
-        f"{error.filename or path} cannot be read: {error.strerror or one_line(error)}; correct "
-        "its permissions or the path"
-    )
 
 
 def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:

@@ -402,6 +402,20 @@ def check_class_names(where: str, classes: Sequence[str]) -> None:
         )
 
 
+def unreadable(
+    path: str, error: Exception, remedy: str = "restore the file or prepare the dataset again"
+) -> DataError:
+    """Return the error for a file, a folder or a record that cannot be read.
+
+    Args:
+        path: Its place, for the message.
+        error: What was raised; an OSError without its own name of the file.
+        remedy: What helps.
+    """
+    reason = getattr(error, "strerror", None) or one_line(error)
+    return DataError(f"{path} cannot be read: {reason}; {remedy}")
+
+
 def checked_labels(labels: np.ndarray, classes: int, where: Callable[[int], str]) -> np.ndarray:
     """Return labels as int32 (b,).
 

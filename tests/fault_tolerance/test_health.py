@@ -72,14 +72,13 @@ def test_a_number_that_is_not_finite_stops_the_run(value, where):
     assert set(asked) == {6}  # what was saved with this step or after it is of no use
 
 
-def test_skipping_is_counted_and_bounded(monkeypatch):
-    monkeypatch.setattr("largebatch.fault_tolerance.health.MAX_SKIPS", 3)
-    health = Health(plan({"policy": "skip"}), memory={"skips": 1})
+def test_skipping_is_counted_and_bounded():
+    health = Health(plan({"policy": "skip"}), memory={"skips": 8})
     assert health.look(4, WELL, math.inf, 0.5, IMAGES).action == "skipped"
     assert health.look(5, math.nan, math.nan, 0.0, IMAGES).action == "skipped"
-    assert health.skips == 3
+    assert health.skips == 10
     assert health.look(6, WELL, 1.0, 0.5, IMAGES).action == "continue"
-    with pytest.raises(HealthError, match=r"step 7\b.*after 3 skipped updates"):
+    with pytest.raises(HealthError, match=r"step 7\b.*after 10 skipped updates"):
         health.look(7, math.nan, 1.0, 0.0, IMAGES)
 
 
@@ -96,6 +95,17 @@ def test_rolling_back_is_counted_and_bounded_and_needs_a_checkpoint():
     assert {v.action for v in fed(health, [HIGH] * 4, first=18)} == {"continue"}  # begun again
     with pytest.raises(HealthError, match=r"step 22\b.*after 2 rollbacks"):
         health.look(22, math.nan, 1.0, 0.0, IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "helps"),
+    [("float32", 1.0, False), ("float32", 8.0, False), ("float16", 1.0, False),
+     ("float16", 8.0, True)],
+)  # fmt: skip
+def test_a_lower_loss_scale_is_advised_where_it_helps(dtype, scale, helps):
+    health = Health(plan(model={"dtype": dtype}, loss={"scale": scale}))
+    _, message = stopped(health, [math.nan])
+    assert ("loss.scale" in message) == helps
 
 
 @pytest.mark.parametrize(
