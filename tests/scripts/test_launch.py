@@ -366,6 +366,7 @@ def test_the_code_is_that_of_the_first_that_says_why(local, acts, code):
     assert process.returncode == code, err
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_end_is_waited_for_and_killed(local):
     """The line names the process, and how long it has."""
     process = local("wait:0:2,wait:9:0", WAIT_S="6")

@@ -193,7 +193,6 @@ def changes(dtype, scale, microbatch=1):
     return np.concatenate([x.ravel() for x in jax.tree.leaves(change)]), metrics
 
 
-@pytest.mark.slow
 def test_a_power_of_two_changes_no_bit():
     """It commutes with every rounding, also with those of accumulation and all-reduce."""
     plain, scaled = (changes("float32", scale, microbatch=2) for scale in (1.0, 2.0**12))

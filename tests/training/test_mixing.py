@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from largebatch.config import Facts
+from largebatch.config.plan import microbatch_candidates
 from largebatch.config.resolution import resolve
 from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.errors import ConfigError
@@ -98,6 +99,9 @@ def test_a_microbatch_holds_whole_pairs():
     assert plan(2, 3).microbatch == 2
     assert plan(1, 2).microbatch == 1
     assert plan(1, 3, mixup=0.0).microbatch == 1
+    mixed = worlds.config(batch={"images_per_worker": 3, "workers": 8}, augment={"mixup": 0.2})
+    facts = Facts(1000, 100, worlds.CLASSES, worlds.SHAPE, devices=2)
+    assert microbatch_candidates(mixed, facts) == (2, 4)
     with pytest.raises(ConfigError, match=r"augment\.mixup.*images_per_worker=3.*worker=4$"):
         plan(1, 3)
     with pytest.raises(ConfigError, match=r"augment\.mixup.*images_per_worker=3.*worker=4$"):
