@@ -1,6 +1,7 @@
 """Two runs in one directory, or one bucket: one is refused, whatever moment it comes at."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -55,6 +56,21 @@ def test_a_lock_names_its_holder_and_goes(tmp_path):
         raise KeyError
     assert not list(directory.iterdir())
     assert lock.holder(directory) is None
+
+
+def test_a_file_system_without_locks_is_noted_and_another_error_is_not(tmp_path, monkeypatch):
+    found, notes = errno.ENOLCK, []
+
+    def flock(*_):
+        raise OSError(found, os.strerror(found))
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with lock.hold(tmp_path, note=notes.append):
+        assert lock.holder(tmp_path) is None
+    assert [str(tmp_path) in note for note in notes] == [True]
+    found = errno.EIO
+    with pytest.raises(UserError, match="--workdir"), held(tmp_path):
+        pass
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
