@@ -349,6 +349,14 @@ def test_targets_of_mixtures_beyond_a_threshold_are_unknown():
     assert best_guess((3, 1), THRESHOLD, mixes=True).loss == -math.inf
 
 
+def test_the_error_of_a_mean_loss_is_numpys():
+    losses, span = np.random.default_rng(0).normal(2.0, 0.3, 7), module.Span()
+    for step, loss in enumerate(losses, 1):
+        span.add(step, loss, right=0, images=1)
+    expected = losses.std(ddof=1) / math.sqrt(len(losses))
+    assert span.error == pytest.approx(expected, rel=1e-12)  # sums of squares near 4
+
+
 def test_a_huge_loss_can_be_stored_in_a_checkpoint():
     health = Health(plan())
     fed(health, [1e300] * 3)
