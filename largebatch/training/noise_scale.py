@@ -34,13 +34,16 @@ class Estimate(NamedTuple):
     def cost_of(self, batch: int) -> str:
         """Return what a training with this batch costs, in images.
 
+        The theory is that of SGD. In our trainings (docs/studies.md) the critical batch of LARS was
+        6 to 12 times the noise scale.
         Where the gradient is lost in the noise, as at the end of many trainings, it is not said.
         """
         found = f"{self.images:,.0f} ± {self.error:,.0f} images: "
         if self.error > self.images / 2:
             return found + f"too uncertain for batch {batch:,}; metrics.jsonl has earlier values"
         cost = 1 + batch / self.images
-        return found + f"batch {batch:,} needs {cost:.3g} times the images of a small batch"
+        needs = f"batch {batch:,} needs {cost:.3g} times the images of a small batch"
+        return f"{found}{needs} with SGD, fewer with LARS"
 
 
 @dataclasses.dataclass

@@ -238,7 +238,7 @@ def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
             "noise",
             "Gradient noise scale and batch",
             "A batch far below the noise scale wastes steps, one far above it wastes images: a "
-            "training needs 1 + batch / noise scale times the images of a small batch.",
+            "training with SGD needs 1 + batch / noise scale times the images of a small batch.",
             made.noise(),
         ),
     ]
