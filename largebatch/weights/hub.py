@@ -21,7 +21,7 @@ _MAX_CHANNELS = 1024
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Return the fields of `weights.About` that a folder states, and ``origin``.
+    """Return the fields of `Weights` that a folder states beside its arrays, and ``origin``.
 
     Raises:
       WeightsError: a file is damaged, or describes an unknown network.
