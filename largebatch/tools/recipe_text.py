@@ -109,8 +109,8 @@ def cost_of_batch(batch: int, run: Path) -> str:
             f"--run={run}: expected a summary.json with noise_scale; use a training "
             "with at least 2 microbatches a step (docs/batch_size.md)"
         )
-    found = Estimate(summary.noise_scale, summary.noise_scale_error)
-    return f"noise scale of {run.name}: {found.cost_of(batch)}"
+    rows = Estimate(summary.noise_scale, summary.noise_scale_error).rows(batch)
+    return f"{run.name}: " + "; ".join(map(": ".join, rows))
 
 
 def proposal(found: ladder.Proposal) -> list[str]:

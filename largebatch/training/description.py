@@ -206,7 +206,7 @@ def closing_rows(run: Run, summary: Summary) -> Rows:
         ("memory", memory(run)),
         ("checkpoint", run.checkpoints.path(summary.steps)),
         *([("best checkpoint", run.checkpoints.path(best.step))] if best else []),
-        *([("noise scale", noise.cost_of(batch))] if noise else []),
+        *(noise.rows(batch) if noise else []),
         *following,
     ]
 

@@ -31,19 +31,19 @@ class Estimate(NamedTuple):
     error: float
     """Standard error in images, as if the steps were independent."""
 
-    def cost_of(self, batch: int) -> str:
-        """Return what a training with this batch costs, in images.
+    def rows(self, batch: int) -> list[tuple[str, str]]:
+        """Return rows (label, value): the noise scale, and what a batch costs according to it.
 
         The theory is that of SGD. In our trainings (docs/studies.md) the critical batch of LARS was
-        6 to 12 times the noise scale.
-        Where the gradient is lost in the noise, as at the end of many trainings, it is not said.
+        6 to 12 times the noise scale. Where the gradient is lost in the noise, as at the end of
+        many trainings, the cost is not said.
         """
-        found = f"{self.images:,.0f} ± {self.error:,.0f} images: "
+        times = 1 + batch / self.images
+        cost = f"{times:.3g} times the images of a small batch by SGD, fewer by LARS"
         if self.error > self.images / 2:
-            return found + f"too uncertain for batch {batch:,}; metrics.jsonl has earlier values"
-        cost = 1 + batch / self.images
-        needs = f"batch {batch:,} needs {cost:.3g} times the images of a small batch"
-        return f"{found}{needs} with SGD, fewer with LARS"
+            cost = "unknown: the noise scale is too uncertain (metrics.jsonl)"
+        found = f"{self.images:,.0f} ± {self.error:,.0f} images"
+        return [("noise scale", found), (f"batch {batch:,}", cost)]
 
 
 @dataclasses.dataclass
