@@ -136,7 +136,8 @@ class Picture:
             decoded = cv2.imdecode(np.frombuffer(self._data, np.uint8), flags)
             if decoded is not None:
                 return decoded
-        return rgb(self._image or _open(self._data))  # which says what is wrong with a JPEG
+        whole = rgb(self._image or _open(self._data))  # which says what is wrong with a JPEG
+        return whole if factor == 1 else np.asarray(Image.fromarray(whole).reduce(factor))
 
 
 class Pixels:

@@ -45,6 +45,11 @@ def reference(data):
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
+def edges(box):
+    top, left, height, width = box
+    return top + height, left + width
+
+
 def orientation(value):
     tags = Image.Exif()
     tags[0x112] = value
@@ -231,15 +236,21 @@ def test_images_are_reduced_as_far_as_enough_pixels_stay():
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("4:2:0", 2), ("progressive", 4), ("grey", 8)])
-def test_a_reduced_jpeg_is_bitwise_that_of_pillow(kind, factor, platform):
+def test_a_reduced_jpeg_is_bitwise_that_of_pillow(kind, factor, platform, monkeypatch):
     drafted = Image.open(io.BytesIO(JPEGS[kind]))
     drafted.draft(None, (drafted.width // factor, drafted.height // factor))
     wanted = np.asarray(drafted.convert("RGB"))
     height, width = reference(JPEGS[kind]).shape[:2]
-    whole, size = (0, 0, height, width), (height // factor, width // factor)
-    got = Picture(JPEGS[kind]).view(whole, size, "linear")
-    wanted = wanted[: round(height / factor), : round(width / factor)]
-    np.testing.assert_array_equal(got, resize(wanted, size, "linear"))
+    for box in ((0, 0, height, width), (16, 24, 80, 64)):
+        size = (box[2] // factor, box[3] // factor)
+        top, left, bottom, right = (round(each / factor) for each in (*box[:2], *edges(box)))
+        part = resize(wanted[top:bottom, left:right], size, "linear")
+        np.testing.assert_array_equal(Picture(JPEGS[kind]).view(box, size, "linear"), part)
+        with monkeypatch.context() as patch:  # a JPEG that only Pillow decodes
+            patch.setattr("cv2.imdecode", lambda *_: None)
+            found = Picture(JPEGS[kind]).view(box, size, "linear")
+        # Means of pixels in place of those of the JPEG's transform.
+        assert np.abs(found.astype(int) - part).mean() < 2
 
 
 def test_many_threads_that_decode_first_are_silent_and_leave_the_environment():
