@@ -255,7 +255,8 @@ def test_a_killed_process_is_named_and_the_other_ends(victim, tmp_path):
         return
     assert f"pid {pid}" in errors
     assert summary(tmp_path)["status"] == "failed"
-    assert (tmp_path / "checkpoints" / "5.safetensors").exists()
+    saved = [int(path.stem) for path in (tmp_path / "checkpoints").glob("*.safetensors")]
+    assert max(saved) >= summary(tmp_path)["steps"] - 5  # the one that was being written, too
     assert not (tmp_path / "lock.json").exists()
 
 
