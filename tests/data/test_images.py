@@ -45,11 +45,6 @@ def reference(data):
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-def edges(box):
-    top, left, height, width = box
-    return top + height, left + width
-
-
 def orientation(value):
     tags = Image.Exif()
     tags[0x112] = value
@@ -240,11 +235,12 @@ def test_a_reduced_jpeg_is_bitwise_that_of_pillow(kind, factor, platform, monkey
     drafted = Image.open(io.BytesIO(JPEGS[kind]))
     drafted.draft(None, (drafted.width // factor, drafted.height // factor))
     wanted = np.asarray(drafted.convert("RGB"))
-    height, width = reference(JPEGS[kind]).shape[:2]
-    for box in ((0, 0, height, width), (16, 24, 80, 64)):
-        size = (box[2] // factor, box[3] // factor)
-        top, left, bottom, right = (round(each / factor) for each in (*box[:2], *edges(box)))
-        part = resize(wanted[top:bottom, left:right], size, "linear")
+    for box in ((0, 0, *reference(JPEGS[kind]).shape[:2]), (16, 24, 80, 64)):
+        top, left, height, width = box
+        size = (height // factor, width // factor)
+        rows = slice(round(top / factor), round((top + height) / factor))
+        columns = slice(round(left / factor), round((left + width) / factor))
+        part = resize(wanted[rows, columns], size, "linear")
         np.testing.assert_array_equal(Picture(JPEGS[kind]).view(box, size, "linear"), part)
         with monkeypatch.context() as patch:  # a JPEG that only Pillow decodes
             patch.setattr("cv2.imdecode", lambda *_: None)
